@@ -1,0 +1,291 @@
+"""From layers to sub-pools: which parts live together, how their bytes lie in a unit, and in what order.
+
+1. Parts with one lifetime form one *sub-pool*; its unit is a page of tokens, or a slot per request.
+2. Each part's fields become *placements* inside the unit: offset, rows, type and shape.
+3. The sub-pools are put in chain order by the rank of their lifetime, and an owner of ids is chosen.
+"""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import attrs
+
+from kvarena.terms.errors import PlanError
+from kvarena.terms.fields import zeroes_on_take
+from kvarena.terms.layers import Layer, Part
+from kvarena.terms.lifetimes import WINDOW_RANK, Lifetime, Union, common_multiple, outlives
+from kvarena.terms.ports import FieldView
+from kvarena.terms.units import align_up
+
+DEFAULT_PAGE_TOKENS = 16
+PAGES_MAX = 2**31 - 1
+"""The most pages of one sub-pool: ids travel to the device as int32."""
+
+
+@attrs.frozen
+class Placed:
+    """One field of one part of one layer, at its place in every unit of the sub-pool.
+
+    ``rows`` entries follow each other from ``offset_bytes``; 1 for a slot.
+    """
+
+    layer: int
+    role: str
+    field: str
+    dtype: str
+    shape: tuple[int, ...]
+    rows: int
+    offset_bytes: int
+    bytes: int
+
+
+@attrs.frozen
+class SubPool:
+    """One kind of memory: all parts of one lifetime, stored unit by unit.
+
+    ``entry_bytes`` is what a token (or a request, for a slot) costs in layer fields alone, as an exact
+    fraction where a part keeps one entry per k tokens; ``unit_bytes`` is what a unit really spans.
+    """
+
+    name: str
+    lifetime: Lifetime
+    page_tokens: int | None
+    placed: tuple[Placed, ...]
+    entry_bytes: Fraction
+    unit_bytes: int
+    zero_on_take: bool
+    draft: bool = False
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The indices of the layers that keep something here, in order."""
+        return tuple(dict.fromkeys(placed.layer for placed in self.placed))
+
+    @property
+    def is_slots(self) -> bool:
+        """Whether a unit is a slot per request, with ids of its own, instead of a page of tokens."""
+        return self.page_tokens is None
+
+    @property
+    def unpadded_bytes(self) -> int:
+        """The bytes of a unit's fields without alignment."""
+        return int(self.entry_bytes * (self.page_tokens or 1))
+
+    def views(self, pages: int) -> dict[tuple[int, str, str], FieldView]:
+        """For each (layer, role, field) the view over ``pages`` units of the arena."""
+        return {
+            (placed.layer, placed.role, placed.field): FieldView(
+                placed.dtype, placed.shape, placed.rows, placed.offset_bytes, self.unit_bytes, pages
+            )
+            for placed in self.placed
+        }
+
+
+@attrs.frozen
+class Plan:
+    """The sub-pools in chain order (first: grows up from byte 0; last: grows down from the top).
+
+    ``owner`` names the token sub-pool that mints virtual page ids; None where no part is per token.
+    ``tree_slots`` is the order in which a prefix tree keeps one slot per sub-pool.
+    """
+
+    sub_pools: tuple[SubPool, ...]
+    page_tokens: int
+    owner: str | None
+    tree_slots: tuple[str, ...]
+    shared_layers: tuple[tuple[int, int], ...] = ()
+
+    def __getitem__(self, name: str) -> SubPool:
+        for sub_pool in self.sub_pools:
+            if sub_pool.name == name:
+                return sub_pool
+        raise KeyError(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sub-pools' names in chain order."""
+        return tuple(sub_pool.name for sub_pool in self.sub_pools)
+
+    @property
+    def slots(self) -> SubPool | None:
+        """The sub-pool with a slot per request, if the model has any state."""
+        return next((sub_pool for sub_pool in self.sub_pools if sub_pool.is_slots), None)
+
+    @property
+    def token_pools(self) -> tuple[SubPool, ...]:
+        """The sub-pools whose units are pages of tokens."""
+        return tuple(sub_pool for sub_pool in self.sub_pools if not sub_pool.is_slots)
+
+    def owner_ids(self, arena_bytes: int) -> int:
+        """How many virtual page ids the owner can ever mint in an arena: what every map is sized by."""
+        if self.owner is None:
+            return 0
+        owner = self[self.owner]
+        if owner.unit_bytes:
+            return arena_bytes // owner.unit_bytes
+        return sum(arena_bytes // pool.unit_bytes for pool in self.token_pools if pool.unit_bytes)
+
+
+def plan_storage(
+    layers: Sequence[Layer],
+    *,
+    page_tokens: int | None = None,
+    unit_align: int = 1,
+    owner: str = "any",
+    draft: Sequence[Layer] = (),
+) -> Plan:
+    """Plan the sub-pools for a model's layers, and for a draft model's that share its arena.
+
+    ``page_tokens`` is the page size of every token sub-pool; None takes 16, raised to the least multiple
+    that every rate of one entry per k tokens divides. ``unit_align`` pads units to a multiple of so many
+    bytes, beyond that of their widest item. ``owner="required"`` refuses a model without full attention.
+
+    Raises:
+        PlanError: naming the layers: nothing to keep, a part declared twice with two geometries, a page
+            size that a rate does not divide, a missing owner, a recurrent draft without a place.
+    """
+    _check_layers([*layers, *draft])
+    _check_draft(layers, draft)
+    tokens = _page_size([*layers, *draft], page_tokens)
+    pools = [
+        _sub_pool(parts, tokens, unit_align, draft=name not in _grouped(layers))
+        for name, parts in _grouped([*layers, *draft]).items()
+    ]
+    if not pools:
+        raise PlanError("none of the layers keeps any memory; declare at least one part")
+    pools.sort(key=lambda pool: pool.lifetime.rank)
+    mint = _owner(pools, tokens, required=owner == "required", layers=layers)
+    if mint is not None and mint not in pools:
+        pools.append(mint)
+    return Plan(
+        sub_pools=tuple(pools),
+        page_tokens=tokens,
+        owner=mint.name if mint else None,
+        tree_slots=_tree_slots(pools),
+        shared_layers=tuple((layer.index, layer.shares) for layer in layers if layer.shares is not None),
+    )
+
+
+def _check_layers(layers: Sequence[Layer]) -> None:
+    """Each part of a layer is declared once, and a shared layer exists and owns something."""
+    owned: dict[tuple[int, str], Part] = {}
+    for layer in layers:
+        for part in layer.parts:
+            known = owned.setdefault((layer.index, part.role), part)
+            if known is not part:
+                raise PlanError(
+                    f"layer {layer.index}: its part {part.role!r} is declared with two geometries, "
+                    f"{known.layout.name} and {part.layout.name}; give each part of a layer one"
+                )
+    owners = {index for index, _ in owned}
+    for layer in layers:
+        if layer.shares is not None and layer.shares not in owners:
+            raise PlanError(f"layer {layer.index} shares the memory of layer {layer.shares}, which owns none")
+
+
+def _check_draft(layers: Sequence[Layer], draft: Sequence[Layer]) -> None:
+    """A recurrent draft lives in the target's state slots, and only where checkpoints can roll it back."""
+    recurrent = [layer.index for layer in draft for part in layer.parts if part.lifetime.own_ids]
+    if not recurrent:
+        return
+    states = [part.lifetime for layer in layers for part in layer.parts if part.lifetime.own_ids]
+    if not any(getattr(state, "checkpoint_interval", None) for state in states):
+        raise PlanError(
+            f"draft layers {_indices(recurrent)} are recurrent: they need a target with state layers and a "
+            "checkpoint_interval, so that rejected tokens can be rolled back"
+        )
+
+
+def _page_size(layers: Sequence[Layer], asked: int | None) -> int:
+    rates = {part.tokens_per_entry for layer in layers for part in layer.parts}
+    multiple = common_multiple(rates)
+    if asked is None:
+        return align_up(DEFAULT_PAGE_TOKENS, multiple)
+    if not isinstance(asked, int) or asked < 1:
+        raise PlanError(f"page size {asked!r}: a page holds a whole number of tokens, at least 1")
+    torn = {
+        layer.index for layer in layers for part in layer.parts if not part.lifetime.own_ids and asked % part.tokens_per_entry
+    }
+    if torn:
+        raise PlanError(
+            f"page size {asked} is no multiple of the tokens per entry of layers {_indices(sorted(torn))}; "
+            f"use a multiple of {multiple}"
+        )
+    return asked
+
+
+def _grouped(layers: Iterable[Layer]) -> dict[str, list[tuple[int, Part]]]:
+    """Parts by the name of their lifetime, which is the name of their sub-pool, in layer order."""
+    groups: dict[str, list[tuple[int, Part]]] = {}
+    for layer in layers:
+        for part in layer.parts:
+            groups.setdefault(part.lifetime.name, []).append((layer.index, part))
+    return groups
+
+
+def _sub_pool(parts: list[tuple[int, Part]], tokens: int, unit_align: int, *, draft: bool) -> SubPool:
+    """Lay the parts out in one unit, each field aligned to its items, the unit to its widest item."""
+    lifetime = parts[0][1].lifetime
+    page_tokens = None if lifetime.own_ids else tokens
+    placed: list[Placed] = []
+    entry_bytes = Fraction(0)
+    offset, widest = 0, 1
+    for index, part in parts:
+        rows = (page_tokens or 1) // part.tokens_per_entry
+        for field in part.layout.fields():
+            offset = align_up(offset, field.item_bytes)
+            size = rows * field.bytes
+            placed.append(Placed(index, part.role, field.name, field.dtype, field.shape, rows, offset, size))
+            offset += size
+            widest = max(widest, field.item_bytes)
+            entry_bytes += Fraction(field.bytes, part.tokens_per_entry)
+    return SubPool(
+        name=lifetime.name,
+        lifetime=lifetime,
+        page_tokens=page_tokens,
+        placed=tuple(placed),
+        entry_bytes=entry_bytes,
+        unit_bytes=align_up(align_up(offset, widest), max(1, unit_align)),
+        zero_on_take=any(zeroes_on_take(part.layout) for _, part in parts),
+        draft=draft,
+    )
+
+
+def _owner(pools: list[SubPool], tokens: int, *, required: bool, layers: Sequence[Layer]) -> SubPool | None:
+    """The token sub-pool that outlives all others mints the ids; failing one, a new one without bytes."""
+    candidates = [pool for pool in pools if not pool.is_slots]
+    if required and not any(pool.lifetime.name == "full" for pool in candidates):
+        raise PlanError(
+            f"no full-attention layer owns the virtual ids among layers {_indices([layer.index for layer in layers])} "
+            '(owner = "required"); add one, or leave owner = "any" so that another sub-pool mints them'
+        )
+    for pool in reversed(candidates):
+        others = [other.lifetime for other in candidates if other is not pool]
+        if all(outlives(pool.lifetime, other) for other in others):
+            return pool
+    if not candidates:
+        return None
+    union = Union(tuple(pool.lifetime for pool in candidates))
+    return SubPool(union.name, union, tokens, (), Fraction(0), 0, zero_on_take=False)
+
+
+def _tree_slots(pools: Sequence[SubPool]) -> tuple[str, ...]:
+    """Full, the target's primary (longest) window, the remaining windows from the longest, then state."""
+    full = [pool.name for pool in pools if not pool.is_slots and pool.lifetime.rank[0] > WINDOW_RANK]
+    windows = [pool for pool in pools if not pool.is_slots and pool.lifetime.rank[0] == WINDOW_RANK]
+    windows.sort(key=lambda pool: pool.lifetime.rank)
+    primary = next((pool for pool in windows if not pool.draft), None)
+    ordered = [pool.name for pool in windows if pool is not primary]
+    slots = [pool.name for pool in pools if pool.is_slots]
+    return tuple(full + ([primary.name] if primary else []) + ordered + slots)
+
+
+def _indices(indices: Sequence[int]) -> str:
+    """Layer indices for a message, runs joined: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,64 @@
+"""Answers that are values: what was asked, what there is, and what would help. Nothing has changed."""
+
+from collections.abc import Mapping
+
+import attrs
+
+
+@attrs.frozen
+class Shortage:
+    """One sub-pool of a refused demand, in its own units (pages, or slots for a state)."""
+
+    sub_pool: str
+    asked: int
+    live: int
+    holes: int
+    unit_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.sub_pool}: asked {self.asked}, live {self.live}, holes {self.holes}"
+
+
+@attrs.frozen
+class Refused:
+    """A take that does not fit. Falsy, so ``if not storage.step(...)`` reads as it should."""
+
+    asked: Mapping[str, int]
+    shortages: tuple[Shortage, ...]
+    free_bytes: int
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        sums = "; ".join(str(shortage) for shortage in self.shortages)
+        return f"{self.reason} ({sums}; {self.free_bytes:,} bytes free)"
+
+
+@attrs.frozen
+class Admit:
+    """The request fits now, charged with ``charge`` units per sub-pool in chain order."""
+
+    charge: tuple[int, ...]
+
+
+@attrs.frozen
+class Wait:
+    """The request fits an empty arena but not now, and something will give memory back."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@attrs.frozen
+class Never:
+    """The request fits not even an empty arena; ``largest_tokens`` is the longest that would."""
+
+    reason: str
+    largest_tokens: int
+
+    def __bool__(self) -> bool:
+        return False

@@ -1,0 +1,197 @@
+"""How long a token's row is needed. Lifetimes are values with behaviour, counted in tokens.
+
+A sequence *has length L* when rows 0..L-1 are written and the next query is at position L.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+from kvarena.terms import ranges
+
+Rank = tuple[int, int]
+"""Orders the chain: state (0, 0) first, windows from the longest, full attention (2, 0) last."""
+
+WINDOW_RANK = 1
+
+
+@runtime_checkable
+class Lifetime(Protocol):
+    """What a plugin writes to say which rows a layer still needs. A frozen, hashable value.
+
+    ``own_ids`` is True for a slot per request (a state), False for rows that share the owner's ids.
+    """
+
+    @property
+    def name(self) -> str:
+        """Names the sub-pool that holds all parts of this lifetime, such as ``window-4096``."""
+        ...
+
+    @property
+    def rank(self) -> Rank: ...
+
+    @property
+    def own_ids(self) -> bool: ...
+
+    def entries(self, length: int) -> int:
+        """The most rows alive between two steps of a sequence of this length; 1 for a slot."""
+        ...
+
+    def retained(self, length: int) -> int:
+        """How many rows before position ``length`` the query there still needs."""
+        ...
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        """The rows that nobody needs any more once the length went from ``start`` to ``stop``."""
+        ...
+
+
+def _positive(instance: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{type(instance).__name__}: {attribute.name} must be a whole number >= 1, not {value!r}")
+
+
+@attrs.frozen
+class Full:
+    """Every row until the request ends."""
+
+    name = "full"
+    rank: Rank = attrs.field(default=(2, 0), init=False)
+    own_ids = False
+
+    def entries(self, length: int) -> int:
+        return length
+
+    def retained(self, length: int) -> int:
+        return length
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        return ()
+
+
+@attrs.frozen
+class Window:
+    """The current token and the ``window - 1`` before it (sliding-window attention)."""
+
+    window: int = attrs.field(validator=_positive)
+    own_ids = False
+
+    @property
+    def name(self) -> str:
+        return f"window-{self.window}"
+
+    @property
+    def rank(self) -> Rank:
+        return (WINDOW_RANK, -self.window)
+
+    def entries(self, length: int) -> int:
+        return min(length, self.window)
+
+    def retained(self, length: int) -> int:
+        return min(length, self.window - 1)
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        gone, going = max(0, start - self.window + 1), max(0, stop - self.window + 1)
+        return (range(gone, going),) if going > gone else ()
+
+
+@attrs.frozen
+class Chunk:
+    """The rows since the start of the current chunk of ``chunk`` tokens (chunked attention, Llama 4)."""
+
+    chunk: int = attrs.field(validator=_positive)
+    own_ids = False
+
+    @property
+    def name(self) -> str:
+        return f"chunk-{self.chunk}"
+
+    @property
+    def rank(self) -> Rank:
+        return (WINDOW_RANK, -self.chunk)
+
+    def entries(self, length: int) -> int:
+        return length - (length - 1) // self.chunk * self.chunk if length else 0
+
+    def retained(self, length: int) -> int:
+        return length % self.chunk
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        gone, going = start // self.chunk * self.chunk, stop // self.chunk * self.chunk
+        return (range(gone, going),) if going > gone else ()
+
+
+@attrs.frozen
+class State:
+    """One slot per request, rewritten in place (Mamba, linear attention, short convolutions).
+
+    ``checkpoint_interval`` is the grid in tokens on which a prefix cache may keep copies; None keeps none.
+    """
+
+    checkpoint_interval: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
+    name = "state"
+    rank: Rank = attrs.field(default=(0, 0), init=False)
+    own_ids = True
+
+    def entries(self, length: int) -> int:
+        return 1
+
+    def retained(self, length: int) -> int:
+        return 1
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        return ()
+
+
+@attrs.frozen
+class Union:
+    """As long as the longest of several: the lifetime of an owner of ids that has no bytes of its own."""
+
+    members: tuple[Lifetime, ...]
+    name = "ids"
+    rank: Rank = attrs.field(default=(3, 0), init=False)
+    own_ids = False
+
+    def entries(self, length: int) -> int:
+        return max((member.entries(length) for member in self.members), default=0)
+
+    def retained(self, length: int) -> int:
+        return max((member.retained(length) for member in self.members), default=0)
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        return ranges.subtract(self._gone(stop), self._gone(start))
+
+    def _gone(self, length: int) -> tuple[range, ...]:
+        """The rows below ``length`` that no member needs."""
+        gone = (range(length),) if length else ()
+        for member in self.members:
+            gone = ranges.intersect(gone, member.retired(0, length))
+        return gone
+
+
+def outlives(longer: Lifetime, shorter: Lifetime, horizon: int = 1 << 12) -> bool:
+    """Whether ``shorter`` never needs a row that ``longer`` has retired, at any length.
+
+    Decided by the values themselves where both are built in, else by trying every length to ``horizon``.
+    """
+    if isinstance(longer, Full):
+        return True
+    if isinstance(shorter, Full):
+        return False
+    if isinstance(longer, Window) and isinstance(shorter, (Window, Chunk)):
+        needs = shorter.window if isinstance(shorter, Window) else shorter.chunk
+        return longer.window >= needs
+    if isinstance(longer, Chunk) and isinstance(shorter, Chunk):
+        return longer.chunk % shorter.chunk == 0
+    if isinstance(longer, Chunk) and isinstance(shorter, Window):
+        return shorter.window == 1
+    return all(
+        not ranges.subtract(longer.retired(0, length), shorter.retired(0, length)) for length in range(horizon)
+    )
+
+
+def common_multiple(rates: Iterable[int]) -> int:
+    """The least page size, in tokens, that every rate of one entry per k tokens divides."""
+    return math.lcm(1, *rates)
