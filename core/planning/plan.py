@@ -153,7 +153,7 @@ def plan_storage(
     ]
     if not pools:
         raise PlanError("none of the layers keeps any memory; declare at least one part")
-    pools.sort(key=lambda pool: pool.lifetime.rank)
+    pools.sort(key=lambda pool: (pool.lifetime.rank, pool.name))
     mint = _owner(pools, tokens, required=owner == "required", layers=layers)
     if mint is not None and mint not in pools:
         pools.append(mint)
@@ -171,16 +171,31 @@ def _check_layers(layers: Sequence[Layer]) -> None:
     owned: dict[tuple[int, str], Part] = {}
     for layer in layers:
         for part in layer.parts:
-            known = owned.setdefault((layer.index, part.role), part)
-            if known is not part:
+            known = owned.get((layer.index, part.role))
+            if known is not None:
+                raise PlanError(_declared_twice(layer.index, known, part))
+            if part.lifetime.own_ids and part.tokens_per_entry > 1:
                 raise PlanError(
-                    f"layer {layer.index}: its part {part.role!r} is declared with two geometries, "
-                    f"{known.layout.name} and {part.layout.name}; give each part of a layer one"
+                    f"layer {layer.index}: its part {part.role!r} is a slot per request and cannot keep one entry "
+                    f"per {part.tokens_per_entry} tokens; leave tokens_per_entry at 1"
                 )
+            owned[layer.index, part.role] = part
     owners = {index for index, _ in owned}
     for layer in layers:
         if layer.shares is not None and layer.shares not in owners:
             raise PlanError(f"layer {layer.index} shares the memory of layer {layer.shares}, which owns none")
+
+
+def _declared_twice(index: int, known: Part, part: Part) -> str:
+    if known.layout == part.layout:
+        return (
+            f"layer {index}: its part {part.role!r} is declared twice; give each part of a layer a role of its own, "
+            "and number a draft model's layers after the target's"
+        )
+    return (
+        f"layer {index}: its part {part.role!r} is declared with two geometries, "
+        f"{known.layout.name} and {part.layout.name}; give each part of a layer one"
+    )
 
 
 def _check_draft(layers: Sequence[Layer], draft: Sequence[Layer]) -> None:
@@ -203,9 +218,7 @@ def _page_size(layers: Sequence[Layer], asked: int | None) -> int:
         return align_up(DEFAULT_PAGE_TOKENS, multiple)
     if not isinstance(asked, int) or asked < 1:
         raise PlanError(f"page size {asked!r}: a page holds a whole number of tokens, at least 1")
-    torn = {
-        layer.index for layer in layers for part in layer.parts if not part.lifetime.own_ids and asked % part.tokens_per_entry
-    }
+    torn = {layer.index for layer in layers for part in layer.parts if asked % part.tokens_per_entry}
     if torn:
         raise PlanError(
             f"page size {asked} is no multiple of the tokens per entry of layers {_indices(sorted(torn))}; "

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
+import numpy as np
 
 from kvarena.terms import ranges
+from kvarena.terms.ports import IntArray
 
 Rank = tuple[int, int]
 """Orders the chain: state (0, 0) first, windows from the longest, full attention (2, 0) last."""
@@ -22,6 +24,8 @@ class Lifetime(Protocol):
     """What a plugin writes to say which rows a layer still needs. A frozen, hashable value.
 
     ``own_ids`` is True for a slot per request (a state), False for rows that share the owner's ids.
+    A lifetime whose retired rows are always the first ones may add ``floor(lengths)``: for an array of
+    lengths, the first row that the query there still needs. It is faster, never different.
     """
 
     @property
@@ -70,6 +74,9 @@ class Full:
     def retired(self, start: int, stop: int) -> tuple[range, ...]:
         return ()
 
+    def floor(self, lengths: IntArray) -> IntArray:
+        return np.zeros_like(lengths)
+
 
 @attrs.frozen
 class Window:
@@ -96,6 +103,9 @@ class Window:
         gone, going = max(0, start - self.window + 1), max(0, stop - self.window + 1)
         return (range(gone, going),) if going > gone else ()
 
+    def floor(self, lengths: IntArray) -> IntArray:
+        return np.maximum(lengths - (self.window - 1), 0)
+
 
 @attrs.frozen
 class Chunk:
@@ -121,6 +131,9 @@ class Chunk:
     def retired(self, start: int, stop: int) -> tuple[range, ...]:
         gone, going = start // self.chunk * self.chunk, stop // self.chunk * self.chunk
         return (range(gone, going),) if going > gone else ()
+
+    def floor(self, lengths: IntArray) -> IntArray:
+        return lengths // self.chunk * self.chunk
 
 
 @attrs.frozen
@@ -169,6 +182,16 @@ class Union:
         for member in self.members:
             gone = ranges.intersect(gone, member.retired(0, length))
         return gone
+
+
+def prefix_floor(lifetime: Lifetime, lengths: IntArray) -> IntArray | None:
+    """The first row still needed at each length, or None where what retires need not be a prefix."""
+    if isinstance(lifetime, Union):
+        floors = [prefix_floor(member, lengths) for member in lifetime.members]
+        known = [floor for floor in floors if floor is not None]
+        return np.minimum.reduce(known) if known and len(known) == len(floors) else None
+    floor = getattr(lifetime, "floor", None)
+    return floor(lengths) if floor is not None else None
 
 
 def outlives(longer: Lifetime, shorter: Lifetime, horizon: int = 1 << 12) -> bool:

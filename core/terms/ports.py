@@ -94,19 +94,19 @@ class Holes(Protocol):
         ...
 
     def remove(self, pages: IntArray) -> None:
-        """These holes were filled by moves, or the frontier retreated over them."""
+        """These holes were filled by moves."""
         ...
 
     def nearest(self, count: int) -> IntArray:
         """Up to ``count`` holes nearest the anchored end, from the nearest; nothing is removed."""
         ...
 
-    def run_below(self, stop: int) -> int:
-        """How many pages directly below page ``stop`` are holes, without a gap."""
+    def drop_below(self, stop: int) -> int:
+        """Remove the holes directly below page ``stop``, as far as there is no gap; returns how many."""
         ...
 
-    def run_above(self, start: int) -> int:
-        """How many pages from page ``start`` upwards are holes, without a gap."""
+    def drop_above(self, start: int) -> int:
+        """Remove the holes from page ``start`` upwards, as far as there is no gap; returns how many."""
         ...
 
 

@@ -1,0 +1,88 @@
+"""Plan, size, then construct: the one place that turns layers and a config into a storage."""
+
+from collections.abc import Sequence
+
+from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.assembly.loader import declared_layers, hook_manager, make, make_policies
+from kvarena.chain.chain import Chain, Policies
+from kvarena.planning.plan import Plan, plan_storage
+from kvarena.planning.sizing import Limits, Sizing, size_plan
+from kvarena.storage.requests import RequestTable
+from kvarena.storage.storage import Storage
+from kvarena.terms.errors import ConfigError, KvarenaError
+from kvarena.terms.layers import Layer
+from kvarena.terms.ports import Device
+from kvarena.terms.units import ceil_div
+
+DEFAULT_CONTEXT_TOKENS = 32768
+
+
+def build_storage(
+    layers: Sequence[Layer], config: StorageConfig, catalog: Catalog | None = None, *, source: str = ""
+) -> Storage:
+    """A storage for these layers, or for those that the config declares where ``layers`` is empty.
+
+    ``source`` names the config in messages. The caller owns the storage: ``storage.release()`` gives the
+    memory back and tells the hook plugins.
+
+    Raises:
+        ConfigError: the config asks for something that is not there or does not fit.
+        PluginError: a plugin that it names is missing or broken.
+    """
+    catalog = catalog or Catalog.installed(config.plugins)
+    layers = layers or declared_layers(config, catalog, source)
+    if not layers:
+        raise ConfigError(f"{source + ': ' if source else ''}layers: no model and no [[layers]]; one of them is needed")
+    plan = plan_arena(layers, config.arena)
+    sizing = size_plan(plan, config.arena.memory, limits_of(config.arena))
+    policies = make_policies(catalog, config.policies, source)
+    device: Device = make(catalog, "backends", config.backend, f"{source}: backend" if source else "backend")
+    hooks = hook_manager(catalog, config.plugins).hook
+    _reserve(device, sizing)
+    storage = Storage(plan, sizing, device, lambda sizing: _books(plan, sizing, device, policies))
+    storage.on_release(lambda: hooks.kvarena_storage_closed(storage=storage))
+    hooks.kvarena_storage_opened(storage=storage)
+    return storage
+
+
+def plan_arena(layers: Sequence[Layer], config: ArenaConfig) -> Plan:
+    """The plan of these layers under the settings of ``[arena]``."""
+    return plan_storage(layers, page_tokens=config.page_tokens, unit_align=config.unit_align, owner=config.owner)
+
+
+def limits_of(config: ArenaConfig) -> Limits:
+    """What ``[arena]`` fixes of the sizing."""
+    return Limits(
+        context_tokens=config.context_tokens or DEFAULT_CONTEXT_TOKENS,
+        max_running=config.max_running,
+        state_slots=config.state_slots,
+        state_share=config.state_share,
+        slots_per_request=config.slots_per_request,
+        scratch_slots_per_request=config.scratch_slots_per_request,
+        mirrors=config.mirrors,
+    )
+
+
+def _reserve(device: Device, sizing: Sizing) -> None:
+    try:
+        device.reserve(sizing.arena_bytes)
+    except MemoryError:
+        raise KvarenaError(
+            f"backend {device.name!r} cannot get {sizing.arena_bytes:,} bytes for the arena; lower [arena] memory"
+        ) from None
+
+
+def _books(plan: Plan, sizing: Sizing, device: Device, policies: Policies) -> tuple[Chain, RequestTable]:
+    """Everything whose size follows the sizing: the chain's maps and the request table."""
+    # any free byte may become a slot, so there are ids for as many as the arena could hold
+    slot_ids = sizing.arena_bytes // plan.slots.unit_bytes if plan.slots else 0
+    chain = Chain(plan, sizing.arena_bytes, device=device, policies=policies, slot_count=slot_ids)
+    table = RequestTable(
+        sizing.running,
+        ceil_div(sizing.context_tokens, plan.page_tokens) if plan.token_pools else 0,
+        pools=len(plan.sub_pools),
+        slots_per_row=sizing.limits.slots_per_request if plan.slots else 0,
+    )
+    return chain, table
+

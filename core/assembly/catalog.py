@@ -1,0 +1,231 @@
+"""Which plugins are installed, by kind and name: metadata for listing, one import for a name asked for.
+
+A plugin's life here:  1. found     an entry point of group ``kvarena.<kind>`` is read; nothing is imported.
+                       2. asked for  its module is imported once; what it offers is handed out from then on.
+                       3. refused    it is a duplicate, disabled, of another API, or fails to import: the reason is
+                                     kept, and raised whenever its name is asked for. Others are not touched.
+"""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import attrs
+import importlib_metadata
+
+from kvarena.assembly.config import PluginsConfig
+from kvarena.terms.errors import ConfigError, KvarenaError, MissingExtraError, PluginError, nearest
+from kvarena.terms.marks import API_VERSION
+
+KINDS: Mapping[str, str] = {
+    "layouts": "layout",
+    "lifetimes": "lifetime",
+    "backends": "backend",
+    "policies": "policy",
+    "models": "model reader",
+    "tiers": "tier",
+    "transfers": "transfer",
+    "commands": "command",
+    "plugins": "hook plugin",
+}
+"""Each kind, and the word for one of it; the entry-point group of a kind is ``kvarena.<kind>``."""
+
+OWN = "kvarena"
+NO_AUTOLOAD = "KVARENA_DISABLE_PLUGIN_AUTOLOAD"
+
+
+@attrs.frozen(order=True)
+class Entry:
+    """One offer: what a distribution's metadata says, before anything is imported.
+
+    ``target`` is ``module:attribute``. ``extras`` are the optional extras that the entry point names;
+    ``requires`` the distribution's requirements, read to name the extra that brings a missing package.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    target: str
+    extras: tuple[str, ...] = ()
+    requires: tuple[str, ...] = attrs.field(default=(), repr=False, eq=False)
+
+    @property
+    def module(self) -> str:
+        """The module that is imported when the name is asked for."""
+        return self.target.partition(":")[0]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What ``[plugins]`` may call it: its name, ``kind:name``, its distribution."""
+        return (self.name, f"{self.kind}:{self.name}", self.distribution)
+
+    def __str__(self) -> str:
+        return f"{KINDS[self.kind]} {self.name!r} ({self.distribution} {self.version})"
+
+
+class Catalog:
+    """What can be asked for by kind and name. Loads on demand, remembers what it loaded and what failed."""
+
+    def __init__(
+        self, entries: Iterable[Entry], plugins: PluginsConfig | None = None, *, autoload: bool = True
+    ) -> None:
+        self._entries = tuple(sorted(entries))
+        self._plugins = plugins or PluginsConfig()
+        self._autoload = autoload
+        self._loaded: dict[Entry, Any] = {}
+        self._refusals: dict[Entry, KvarenaError] = {}
+        self._check_words()
+
+    @classmethod
+    def installed(cls, plugins: PluginsConfig | None = None) -> "Catalog":
+        """The catalog of this environment, from the metadata of all installed distributions.
+
+        Raises:
+            ConfigError: ``[plugins]`` names what is not there.
+        """
+        off = os.environ.get(NO_AUTOLOAD, "").strip().lower() not in ("", "0", "false", "no")
+        return cls(installed_entries(), plugins, autoload=not off)
+
+    def entries(self, kind: str | None = None) -> tuple[Entry, ...]:
+        """What may be asked for, by kind and name; duplicates are all listed, disabled ones are not."""
+        return tuple(entry for entry in self._entries if kind in (None, entry.kind) and self._why_not(entry) is None)
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """The names of one kind, sorted."""
+        return tuple(sorted({entry.name for entry in self.entries(kind)}))
+
+    def load(self, kind: str, name: str) -> Any:
+        """What the plugin offers under this name: a class or a function, imported now if not before.
+
+        Raises:
+            PluginError: no plugin has the name, two have, it is left out by ``[plugins]``, or it is broken.
+            MissingExtraError: it needs a package of an optional extra.
+        """
+        entry = self._only(kind, name)
+        if entry in self._refusals:
+            raise self._refusals[entry]
+        if entry not in self._loaded:
+            try:
+                self._loaded[entry] = _import(entry)
+            except KvarenaError as refusal:
+                self._refusals[entry] = refusal
+                raise
+        return self._loaded[entry]
+
+    def refusal(self, entry: Entry) -> KvarenaError | None:
+        """Import the plugin and say why it cannot be used; None where it can."""
+        try:
+            self.load(entry.kind, entry.name)
+        except KvarenaError as refusal:
+            return refusal
+        return None
+
+    def _only(self, kind: str, name: str) -> Entry:
+        """The one entry of this kind and name that may be used."""
+        if kind not in KINDS:
+            raise PluginError(f"no plugins are of the kind {kind!r}; {nearest(kind, KINDS)}")
+        there = [entry for entry in self._entries if (entry.kind, entry.name) == (kind, name)]
+        usable = [entry for entry in there if self._why_not(entry) is None]
+        if not usable:
+            if there:
+                raise PluginError(f"{there[0]} is installed, but {self._why_not(there[0])}")
+            raise PluginError(f"no {KINDS[kind]} is named {name!r}; {nearest(name, self.names(kind))}")
+        if len(usable) > 1:
+            offers = " and ".join(f"{entry.distribution} {entry.version} ({entry.module})" for entry in usable)
+            count = {2: "two"}.get(len(usable), str(len(usable)))
+            raise PluginError(
+                f"{count} plugins offer the {KINDS[kind]} {name!r}: {offers}; uninstall one, or rename yours"
+            )
+        return usable[0]
+
+    def _why_not(self, entry: Entry) -> str | None:
+        """Why ``[plugins]`` or the environment leaves this plugin out; None where it is in."""
+        enabled = any(word in self._plugins.enable for word in entry.words)
+        if any(word in self._plugins.disable for word in entry.words):
+            return "[plugins] disable leaves it out"
+        if not self._autoload and entry.distribution != OWN and not enabled:
+            return f"{NO_AUTOLOAD} is set; name it in [plugins] enable"
+        return None
+
+    def _check_words(self) -> None:
+        """A word in ``[plugins]`` that names nothing is a misspelling, and would fail in silence."""
+        known = {word for entry in self._entries for word in entry.words}
+        for setting, words in (("enable", self._plugins.enable), ("disable", self._plugins.disable)):
+            for word in words:
+                if word not in known:
+                    raise ConfigError(
+                        f"plugins.{setting}: no installed plugin is named {word!r}; {nearest(word, known)}"
+                    )
+
+
+def installed_entries() -> tuple[Entry, ...]:
+    """Every entry point of every kind in this environment. Reads metadata; imports nothing."""
+    found = []
+    facts: dict[int, tuple[str, str, tuple[str, ...]]] = {}
+    for point in importlib_metadata.entry_points():
+        kind = point.group.removeprefix(f"{OWN}.")
+        if kind == point.group or kind not in KINDS or point.dist is None:
+            continue
+        if id(point.dist) not in facts:
+            # one reading of a distribution's metadata: each property of it would parse the file again
+            metadata = point.dist.metadata
+            facts[id(point.dist)] = (
+                str(metadata["Name"]),
+                str(metadata["Version"]),
+                tuple(metadata.get_all("Requires-Dist") or ()),
+            )
+        name, version, requires = facts[id(point.dist)]
+        target = point.value.partition("[")[0].strip()
+        found.append(Entry(kind, point.name, name, version, target, tuple(point.extras), requires))
+    return tuple(found)
+
+
+def _import(entry: Entry) -> Any:
+    """Import what the entry names; whatever its module raises becomes one refusal that names it."""
+    module, _, attribute = entry.target.partition(":")
+    try:
+        loaded = importlib.import_module(module)
+        _check_api(entry, loaded)
+        return attrgetter(attribute)(loaded) if attribute else loaded
+    except KvarenaError:
+        raise
+    except ModuleNotFoundError as error:
+        raise _missing(entry, error) from error
+    except Exception as error:
+        raise PluginError(f"{entry}: {type(error).__name__}: {error}") from error
+
+
+def _check_api(entry: Entry, module: Any) -> None:
+    """A plugin may pin the interface it was written for, in its module or in its package."""
+    package = sys.modules.get(entry.module.partition(".")[0])
+    pinned = getattr(module, "kvarena_api", getattr(package, "kvarena_api", API_VERSION))
+    if pinned != API_VERSION:
+        raise PluginError(
+            f"{entry}: it was written for plugin API {pinned}, and this kvarena has API {API_VERSION}; "
+            f"install a version of {entry.distribution} that matches"
+        )
+
+
+def _missing(entry: Entry, error: ModuleNotFoundError) -> KvarenaError:
+    """The refusal for a package that is not installed, with the extra that brings it if one does."""
+    package = (error.name or "").partition(".")[0]
+    extra = next(iter(entry.extras), None) or _extra_with(package, entry.requires)
+    if package == entry.module.partition(".")[0] or extra is None:
+        return PluginError(f"{entry}: {type(error).__name__}: {error}")
+    if entry.distribution == OWN:
+        return MissingExtraError(f"{package} (for the {KINDS[entry.kind]} {entry.name!r})", extra)
+    return PluginError(f"{entry}: {error}; run: pip install '{entry.distribution}[{extra}]'")
+
+
+def _extra_with(package: str, requires: Iterable[str]) -> str | None:
+    """The first optional extra among the requirements that brings this package."""
+    for requirement in requires:
+        match = re.match(r"""([\w.-]+)[^;]*;.*\bextra\s*==\s*["']([\w.-]+)["']""", requirement)
+        if match and match[1].lower().replace("-", "_") == package.lower():
+            return match[2]
+    return None

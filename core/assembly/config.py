@@ -1,0 +1,180 @@
+"""What a config file may say: frozen classes with defaults, read from TOML, refused by key path.
+
+``structure`` is for every section, a plugin's own included: it reads any attrs class from a mapping
+and turns each mistake into one ``ConfigError`` with the place, what was found and what would do.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from kvarena.assembly.structuring import SettingError, structure
+from kvarena.terms.errors import ConfigError
+from kvarena.terms.units import Bytes, parse_bytes
+
+__all__ = [
+    "ArenaConfig",
+    "Choice",
+    "PluginsConfig",
+    "PoliciesConfig",
+    "SettingError",
+    "StorageConfig",
+    "at_least",
+    "known_version",
+    "read_toml",
+    "structure",
+]
+
+CONFIG_VERSION = 1
+ARENA_BYTES_MAX = 16 * 1024**4
+
+
+def at_least(least: int, most: int | None = None) -> Any:
+    """An attrs validator: a whole number from ``least`` to ``most``, or None where the default is None."""
+
+    def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if value is None and attribute.default is None:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise SettingError(attribute.name, f"must be a whole number >= {least}, not {value!r}")
+        if most is not None and value > most:
+            raise SettingError(attribute.name, f"{value:,} is absurd; at most {most:,}")
+
+    return check
+
+
+def known_version(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """An attrs validator for ``version``: files of another version are refused, not half read."""
+    if value != CONFIG_VERSION or isinstance(value, bool):
+        raise SettingError(attribute.name, f"{value!r} is not known here; this kvarena reads version {CONFIG_VERSION}")
+
+
+def _choice(value: "str | Mapping[str, Any] | Choice") -> "Choice":
+    return Choice.of(value)
+
+
+@attrs.frozen
+class Choice:
+    """A plugin by its name, with its settings: ``"lazy"`` or ``{name = "lazy", moves_max = 64}``."""
+
+    name: str
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, value: "str | Mapping[str, Any] | Choice") -> "Choice":
+        """Read a name, or a table with a ``name``.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if isinstance(value, Choice):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            raise ValueError(f'must be a name or a table with a name, such as {{name = "..."}}, not {value!r}')
+        return cls(value["name"], {key: setting for key, setting in value.items() if key != "name"})
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@attrs.frozen(kw_only=True)
+class ArenaConfig:
+    """``[arena]``: how large the arena is, how it is cut into units, and how many requests it should hold.
+
+    ``memory`` is the whole budget in bytes (``"2GiB"``), id maps and request rows included. ``page_tokens``
+    None takes 16, raised to what every rate divides; ``unit_align`` pads units to so many bytes.
+    ``owner = "required"`` refuses a model without full attention. ``context_tokens`` is the longest request
+    (None: the model's own limit), ``max_running`` caps the concurrency that sizing finds. State slots are
+    counted (``state_slots``) or get a share of the chain (``state_share``, 0 to 1); both None leaves it to
+    sizing. ``slots_per_request`` follows the checkpoint strategy; ``scratch_slots_per_request`` are taken
+    on top for drafts. ``mirrors`` charges a device copy of the id maps.
+    """
+
+    memory: Bytes = attrs.field(converter=parse_bytes)
+    page_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 20))
+    unit_align: int = attrs.field(default=1, validator=at_least(1, 1 << 30))
+    owner: str = attrs.field(default="any")
+    context_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 40))
+    max_running: int | None = attrs.field(default=None, validator=at_least(1, 1 << 31))
+    state_slots: int | None = attrs.field(default=None, validator=at_least(1, 1 << 31))
+    state_share: float | None = attrs.field(default=None)
+    slots_per_request: int = attrs.field(default=1, validator=at_least(1, 1 << 20))
+    scratch_slots_per_request: int = attrs.field(default=0, validator=at_least(0, 1 << 20))
+    mirrors: bool = True
+
+    @memory.validator
+    def _memory_is_sane(self, attribute: "attrs.Attribute[int]", value: int) -> None:
+        if not 1 <= value <= ARENA_BYTES_MAX:
+            raise SettingError("memory", f"{value:,} bytes is absurd for an arena; from 1 B to 16 TiB")
+
+    @owner.validator
+    def _owner_is_known(self, attribute: "attrs.Attribute[str]", value: str) -> None:
+        if value not in ("any", "required"):
+            raise SettingError("owner", f"unknown value {value!r}; choose one of: any, required")
+
+    @state_share.validator
+    def _share_is_sane(self, attribute: "attrs.Attribute[float | None]", value: float | None) -> None:
+        if value is not None and not 0 < value < 1:
+            raise SettingError("state_share", f"must lie between 0 and 1, both excluded, not {value!r}")
+        if value is not None and self.state_slots is not None:
+            raise SettingError("state_share", "state_slots is set too; a budget follows one of them")
+
+
+@attrs.frozen(kw_only=True)
+class PoliciesConfig:
+    """``[policies]``: which hole is handed out first, when holes are closed, where an empty float is put."""
+
+    holes: Choice = attrs.field(default="nearest", converter=_choice)
+    compaction: Choice = attrs.field(default="lazy", converter=_choice)
+    placement: Choice = attrs.field(default="middle", converter=_choice)
+
+
+@attrs.frozen(kw_only=True)
+class PluginsConfig:
+    """``[plugins]``: which plugins are left out, and which are let in.
+
+    Each word is a plugin's name (``mha``), ``kind:name`` (``layouts:mha``) or a distribution. Plugins of the
+    kind ``plugins`` (hooks) run only when enabled here; the others are there unless disabled, or unless
+    ``KVARENA_DISABLE_PLUGIN_AUTOLOAD=1`` limits them to kvarena's own and those enabled.
+    """
+
+    enable: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    disable: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+
+
+@attrs.frozen(kw_only=True)
+class StorageConfig:
+    """One storage: its arena, its backend and policies, and the layers if no model's config.json gives them.
+
+    ``layers`` are tables as ``declared_layers`` reads them.
+    """
+
+    arena: ArenaConfig
+    version: int = attrs.field(default=CONFIG_VERSION, validator=known_version)
+    backend: Choice = attrs.field(default="cpu", converter=_choice)
+    policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
+    plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
+    layers: tuple[Mapping[str, Any], ...] = attrs.field(default=(), converter=tuple)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: there is no such file, it cannot be read, or it is no TOML (with the line).
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is no text in UTF-8 (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is no TOML: {error}") from None

@@ -1,0 +1,192 @@
+"""From names in a config to objects: a class is loaded by name and given the settings beside it."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import pluggy
+
+from kvarena.assembly import hookspecs
+from kvarena.assembly.catalog import KINDS, Catalog
+from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, StorageConfig
+from kvarena.assembly.structuring import SettingError, structure
+from kvarena.chain.chain import Policies
+from kvarena.terms.errors import ConfigError, KvarenaError, PluginError, nearest
+from kvarena.terms.fields import Layout
+from kvarena.terms.layers import Layer, Part
+from kvarena.terms.lifetimes import Lifetime
+from kvarena.terms.marks import PROJECT
+
+_ROLES: Mapping[str, tuple[str, str]] = {
+    "holes": ("open", "hole order"),
+    "compaction": ("moves", "compaction policy"),
+    "placement": ("start", "placement policy"),
+}
+"""Each setting of ``[policies]``: the method that makes a policy fit for it, and the word for one."""
+
+_PART_KEYS = ("index", "kind", "shares", "role", "tokens_per_entry", "layout", "lifetime")
+
+
+def make(catalog: Catalog, kind: str, choice: Choice | str, place: str = "") -> Any:
+    """The object that a name stands for: the plugin's class called with the settings beside the name.
+
+    ``place`` is where the choice was written, for messages (``quickstart.toml: backend``).
+
+    Raises:
+        ConfigError: a setting that the plugin does not have, or a value that it refuses.
+        PluginError: no usable plugin has this name.
+    """
+    choice = Choice.of(choice)
+    try:
+        maker = catalog.load(kind, choice.name)
+    except PluginError as error:
+        raise PluginError(f"{place}: {error}" if place else str(error)) from error
+    return _made(maker, choice.settings, place or f"{KINDS[kind]} {choice.name!r}")
+
+
+def _made(maker: Any, settings: Mapping[str, Any], place: str) -> Any:
+    if attrs.has(maker):
+        return structure(maker, dict(settings), place)
+    known = _parameters(maker)
+    for key in settings:
+        if known is not None and key not in known:
+            raise ConfigError(f"{place}: {key}: unknown key; {nearest(key, known)}")
+    try:
+        return maker(**settings)
+    except KvarenaError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def _parameters(maker: Any) -> list[str] | None:
+    """The keywords a plugin's maker takes; None where it takes any."""
+    parameters = inspect.signature(maker).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+
+
+def make_policies(catalog: Catalog, config: PoliciesConfig, source: str = "") -> Policies:
+    """The policies that ``[policies]`` names, each checked to be of the sort its setting needs.
+
+    Raises:
+        ConfigError: a policy of another sort, or a setting that it does not have.
+        PluginError: no usable policy has the name.
+    """
+    made = {}
+    for role, (method, word) in _ROLES.items():
+        place = ": ".join(part for part in (source, f"policies.{role}") if part)
+        choice = getattr(config, role)
+        made[role] = make(catalog, "policies", choice, place)
+        if not callable(getattr(made[role], method, None)):
+            fit = [name for name in catalog.names("policies") if hasattr(_loaded(catalog, name), method)]
+            raise ConfigError(f"{place}: {choice.name!r} is no {word}; choose one of: {', '.join(fit)}")
+    return Policies(made["holes"], made["compaction"], made["placement"])
+
+
+def _loaded(catalog: Catalog, name: str) -> Any:
+    try:
+        return catalog.load("policies", name)
+    except KvarenaError:
+        return None
+
+
+def declared_layers(config: StorageConfig, catalog: Catalog, source: str = "") -> tuple[Layer, ...]:
+    """The layers that the ``[[layers]]`` tables of a config declare, in order of their index.
+
+    A table has ``index`` (a layer, or a list of layers that are alike) and declares one part of it: a
+    ``layout`` and a ``lifetime`` by name, the settings of both, ``role`` (default ``kv``, or ``state`` for a
+    lifetime with slots) and ``tokens_per_entry``. Tables of one index add up. ``shares = 3`` instead of a
+    layout reads the memory of layer 3; ``kind`` is a word for people.
+
+    Raises:
+        ConfigError: an unknown or missing key, with its path and the nearest valid choice.
+        PluginError: no usable layout or lifetime has the name.
+    """
+    parts: dict[int, list[Part]] = {}
+    kinds: dict[int, str] = {}
+    shares: dict[int, int] = {}
+    for position, table in enumerate(config.layers):
+        place = ": ".join(part for part in (source, f"layers[{position}]") if part)
+        layer = structure(_LayerTable, {key: table[key] for key in table if key in _PART_KEYS}, place)
+        part = _part(table, layer, catalog, place)
+        for index in layer.indices:
+            parts.setdefault(index, []).extend([part] if part else [])
+            kinds.setdefault(index, layer.kind or (f"{part.lifetime.name}" if part else "none"))
+            if layer.shares is not None:
+                shares[index] = layer.shares
+    return tuple(
+        Layer(index, tuple(parts[index]), kind=kinds[index], shares=shares.get(index)) for index in sorted(parts)
+    )
+
+
+@attrs.frozen
+class _LayerTable:
+    """The keys of a ``[[layers]]`` table that are neither the layout's nor the lifetime's."""
+
+    index: int | tuple[int, ...] = attrs.field()
+    layout: str | None = None
+    lifetime: str = "full"
+    role: str | None = None
+    tokens_per_entry: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    kind: str | None = None
+    shares: int | None = None
+
+    @index.validator
+    def _index_is_sane(self, _: object, index: int | tuple[int, ...]) -> None:
+        if not self.indices:
+            raise SettingError("index", "names no layer")
+        if min(self.indices) < 0:
+            raise SettingError("index", f"must be >= 0: {min(self.indices)}")
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        return (self.index,) if isinstance(self.index, int) else self.index
+
+
+def _part(table: Mapping[str, Any], layer: _LayerTable, catalog: Catalog, place: str) -> Part | None:
+    """The part that a table declares; its free keys are shared out between layout and lifetime."""
+    free = {key: value for key, value in table.items() if key not in _PART_KEYS}
+    if layer.layout is None:
+        for key in free:
+            raise ConfigError(f"{place}: {key}: a setting without a layout; name one (layout = ...)")
+        return None
+    layout_maker = _load(catalog, "layouts", layer.layout, place)
+    lifetime_maker = _load(catalog, "lifetimes", layer.lifetime, place)
+    ours, theirs = _parameters(layout_maker) or [], _parameters(lifetime_maker) or []
+    for key in free:
+        if key not in ours and key not in theirs:
+            raise ConfigError(f"{place}: {key}: unknown key; {nearest(key, [*_PART_KEYS, *ours, *theirs])}")
+    layout: Layout = _made(layout_maker, {key: free[key] for key in free if key in ours}, place)
+    lifetime: Lifetime = _made(lifetime_maker, {key: free[key] for key in free if key in theirs}, place)
+    role = layer.role or ("state" if lifetime.own_ids else "kv")
+    return Part(layout, lifetime, role=role, tokens_per_entry=layer.tokens_per_entry)
+
+
+def _load(catalog: Catalog, kind: str, name: str, place: str) -> Any:
+    try:
+        return catalog.load(kind, name)
+    except PluginError as error:
+        raise PluginError(f"{place}.{KINDS[kind]}: {error}") from error
+
+
+def hook_manager(catalog: Catalog, config: PluginsConfig) -> pluggy.PluginManager:
+    """The hook plugins that ``[plugins] enable`` names, registered with our hook specifications.
+
+    Raises:
+        PluginError: one is broken, or implements a hook that does not exist.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    for entry in catalog.entries("plugins"):
+        if not any(word in config.enable for word in entry.words):
+            continue
+        plugin = catalog.load("plugins", entry.name)
+        try:
+            manager.register(plugin() if inspect.isclass(plugin) else plugin, name=entry.name)
+            manager.check_pending()
+        except (pluggy.PluginValidationError, ValueError) as error:
+            raise PluginError(f"{entry}: {error}") from error
+    return manager

@@ -1,0 +1,58 @@
+"""A band at one end of the arena: anchored on one side, its frontier on the other."""
+
+import numpy as np
+
+from kvarena.bands.span import Span
+from kvarena.bands.unit_ids import UNOWNED
+from kvarena.terms.invariants import invariant
+from kvarena.terms.ports import LOW, IntArray
+
+SCAN_PAGES = 1024
+"""The first window of the search for pages to move; it doubles until enough are found."""
+
+
+class Band(Span):
+    """The pages of one sub-pool at an end of the arena (its grid names which)."""
+
+    def absorb(self) -> None:
+        """Let the frontier retreat over holes."""
+        if self.grid.end is LOW:
+            self._drop_top()
+        else:
+            self._drop_bottom()
+
+    def closing_moves(self, limit: int) -> tuple[IntArray, IntArray]:
+        """Sources and targets of up to ``limit`` moves that bring the frontier nearer: farthest page, nearest hole.
+
+        With a limit of at least the holes, every live page is packed towards the end. Sources are live
+        pages beyond where the packed span will end, targets the holes before it: none is both.
+        """
+        sources = self._farthest_live(min(limit, len(self.holes)))
+        targets = self.holes.nearest(len(sources))
+        invariant("band.move_needs_a_hole", len(targets) == len(sources), sub_pool=self.grid.name)
+        return sources, targets
+
+    def _anchor(self, start: int) -> int:
+        return self.grid.first if self.grid.end is LOW else self.grid.stop
+
+    def _farthest_live(self, limit: int) -> IntArray:
+        """Up to ``limit`` live pages outside the packed span, from the frontier inwards."""
+        if self.grid.end is LOW:
+            low, high = self.start + self.live, self.stop
+        else:
+            low, high = self.start, self.stop - self.live
+        found: list[IntArray] = []
+        width = max(SCAN_PAGES, 2 * limit)
+        while limit and low < high:
+            if self.grid.end is LOW:
+                window = range(max(low, high - width), high)
+                high = window.start
+            else:
+                window = range(low, min(high, low + width))
+                low = window.stop
+            owners = self.ids.owners_of(slice(window.start, window.stop))
+            live = (owners != UNOWNED).nonzero()[0] + window.start
+            found.append((live[::-1] if self.grid.end is LOW else live)[:limit])
+            limit -= len(found[-1])
+            width *= 2
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)

@@ -1,0 +1,69 @@
+"""Where each sub-pool's pages lie in one arena: its grid, its sink, and the end it is anchored to."""
+
+import attrs
+
+from kvarena.planning.packing import usable_range
+from kvarena.planning.plan import PAGES_MAX, Plan, SubPool
+from kvarena.terms.errors import PlanError
+from kvarena.terms.ports import HIGH, LOW, End
+from kvarena.terms.units import ceil_div, format_bytes
+
+
+@attrs.frozen
+class Grid:
+    """The grid of one sub-pool: page p is bytes ``[p * unit_bytes, (p + 1) * unit_bytes)`` of the arena.
+
+    ``first`` to ``stop``: the pages that may be handed out. ``end``: where the band is anchored, None for a
+    float or a sub-pool without bytes. ``sink_page``: what unbound ids read; never handed out.
+    """
+
+    name: str
+    unit_bytes: int
+    end: End | None
+    first: int
+    stop: int
+    page_count: int
+    sink_page: int
+    id_count: int
+    zero_on_take: bool
+
+
+def chain_grids(plan: Plan, arena_bytes: int, slot_count: int) -> tuple[Grid, ...]:
+    """The grid of every sub-pool, in chain order.
+
+    The first with bytes is anchored low, the last high; one alone is low if it holds slots, else high.
+
+    Raises:
+        PlanError: a sub-pool has more than 2^31 - 1 pages, or no page beside the sinks.
+    """
+    usable = usable_range(plan, arena_bytes)
+    ids = {pool.name: slot_count if pool.is_slots else plan.owner_ids(arena_bytes) for pool in plan.sub_pools}
+    backed = [pool for pool in plan.sub_pools if pool.unit_bytes]
+    ends: dict[str, End] = {}
+    if backed:
+        ends[backed[-1].name] = HIGH
+        if len(backed) > 1 or backed[0].is_slots:
+            ends[backed[0].name] = LOW
+    return tuple(
+        _grid(pool, arena_bytes, usable, id_count=ids[pool.name], end=ends.get(pool.name)) for pool in plan.sub_pools
+    )
+
+
+def _grid(pool: SubPool, arena_bytes: int, usable: range, *, id_count: int, end: End | None) -> Grid:
+    unit = pool.unit_bytes
+    pages = arena_bytes // unit if unit else id_count
+    if max(pages, id_count) > PAGES_MAX:
+        raise PlanError(
+            f"sub-pool {pool.name!r} would have {max(pages, id_count):,} pages of {unit:,} B; at most {PAGES_MAX:,} "
+            "can be numbered: raise the page size, or shrink the arena"
+        )
+    if not unit:
+        return Grid(pool.name, 0, None, 0, id_count, id_count + 1, id_count, id_count, zero_on_take=False)
+    first, stop = ceil_div(usable.start, unit), usable.stop // unit
+    if stop <= first:
+        raise PlanError(
+            f"an arena of {arena_bytes:,} B ({format_bytes(arena_bytes)}) holds no page of sub-pool {pool.name!r} "
+            f"({unit:,} B) beside the sinks; give it more memory"
+        )
+    sink = 0 if pool.is_slots else pages - 1
+    return Grid(pool.name, unit, end, first, stop, pages, sink, id_count, pool.zero_on_take)

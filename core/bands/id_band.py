@@ -1,0 +1,41 @@
+"""A sub-pool without bytes: ids are taken and freed, and each is its own page.
+
+The owner of ids of a model in which no layer outlives the others; a stage that keeps no layer of a kind.
+"""
+
+from kvarena.bands.grid import Grid
+from kvarena.bands.unit_ids import UnitIds
+from kvarena.planning.pricing import BandShot
+from kvarena.terms.invariants import invariant
+from kvarena.terms.ports import IntArray
+
+
+class IdBand:
+    """Counts ids and keeps double takes and double frees out; takes no room in the arena."""
+
+    def __init__(self, grid: Grid, ids: UnitIds) -> None:
+        invariant("id_band.has_bytes", not grid.unit_bytes, sub_pool=grid.name)
+        self.grid = grid
+        self.ids = ids
+
+    @property
+    def live(self) -> int:
+        """How many ids are taken."""
+        return self.ids.bound
+
+    def shot(self) -> BandShot:
+        """What pricing needs to know: the count."""
+        return BandShot(self.grid.name, 0, None, self.live, 0, 0, 0, self.grid.id_count - self.live)
+
+    def take(self, ids: IntArray) -> IntArray:
+        """Take ids that were checked by ``check_unbound``."""
+        self.ids.bind(ids, ids)
+        return ids
+
+    def free(self, ids: IntArray) -> None:
+        """Give ids back."""
+        self.ids.unbind(ids)
+
+    def verify(self) -> None:
+        """The maps agree."""
+        self.ids.verify()

@@ -1,0 +1,82 @@
+"""What one request needs of each sub-pool, in whole units: the one price, wherever it is asked."""
+
+import functools
+
+import attrs
+import numpy as np
+
+from kvarena.planning.plan import Plan, SubPool
+from kvarena.terms import ranges
+from kvarena.terms.lifetimes import Lifetime, prefix_floor
+from kvarena.terms.ports import IntArray
+from kvarena.terms.units import ceil_div
+
+Demand = tuple[int, ...]
+"""Units per sub-pool, in chain order."""
+
+
+@attrs.frozen
+class RequestShape:
+    """A request as admission sees it: a prompt forwarded in chunks, then one token a step.
+
+    ``output_tokens`` are those that it may still generate; the last one sampled needs no row.
+    """
+
+    prompt_tokens: int = attrs.field(validator=attrs.validators.ge(1))
+    output_tokens: int = attrs.field(validator=attrs.validators.ge(0))
+
+    @property
+    def rows(self) -> int:
+        """The most rows that the request ever writes."""
+        return self.prompt_tokens + max(0, self.output_tokens - 1)
+
+
+def request_demand(plan: Plan, shape: RequestShape, *, chunk_tokens: int, slots_per_request: int = 1) -> Demand:
+    """The most units of each sub-pool that the request holds at one moment of its life.
+
+    Rows that fell out of a window are freed before the next rows are taken; under overlap a page retired
+    below a running forward counts as free, so the same bound holds there.
+    """
+    return tuple(_units(pool, shape, chunk_tokens, slots_per_request) for pool in plan.sub_pools)
+
+
+def _units(pool: SubPool, shape: RequestShape, chunk_tokens: int, slots_per_request: int) -> int:
+    if pool.page_tokens is None:
+        return slots_per_request
+    return peak_pages(pool.lifetime, pool.page_tokens, shape.prompt_tokens, shape.rows, max(1, chunk_tokens))
+
+
+@functools.lru_cache(maxsize=65536)
+def peak_pages(lifetime: Lifetime, page_tokens: int, prompt_tokens: int, rows: int, chunk_tokens: int) -> int:
+    """The most pages that a sequence holds while it grows: by chunks to the prompt's end, then by single rows.
+
+    The step from length a to b holds every page of rows below b that are not wholly retired at a.
+    """
+    chunks = np.arange(0, prompt_tokens, chunk_tokens, dtype=np.int64)
+    singles = np.arange(prompt_tokens, rows, dtype=np.int64)
+    starts = np.concatenate([chunks, singles])
+    stops = np.concatenate([np.minimum(chunks + chunk_tokens, prompt_tokens), singles + 1])
+    return int(_pages_held(lifetime, page_tokens, starts, stops).max(initial=0))
+
+
+def decode_peak_pages(lifetime: Lifetime, page_tokens: int, length: int) -> int:
+    """The most pages of a sequence that grows row by row to ``length`` rows."""
+    return peak_pages(lifetime, page_tokens, 1, length, 1)
+
+
+def _pages_held(lifetime: Lifetime, page_tokens: int, starts: IntArray, stops: IntArray) -> IntArray:
+    last = -(-stops // page_tokens)
+    floor = prefix_floor(lifetime, starts)
+    if floor is not None:
+        return last - floor // page_tokens
+    gone = [whole_pages(lifetime.retired(0, start), page_tokens) for start in starts.tolist()]
+    return last - np.array([sum(map(len, pages)) for pages in gone], dtype=np.int64)
+
+
+def whole_pages(rows: tuple[range, ...], page_tokens: int) -> tuple[range, ...]:
+    """The pages of which every row lies in ``rows``."""
+    return tuple(
+        pages
+        for piece in ranges.merge(rows)
+        if (pages := range(ceil_div(piece.start, page_tokens), piece.stop // page_tokens))
+    )

@@ -1,0 +1,158 @@
+"""What the same bytes would hold without one arena: two other ways to cut them, by rules that are written here.
+
+Static split: each kind gets a pool of its own, once, in proportion to what one request of the context
+length holds of each kind. Nothing moves between pools, so the scarcest pool decides.
+
+One page size: pages of one size for all kinds, as vLLM plans hybrid models. Layers of a kind form groups of
+equal size (the fewest layers of any kind, or the most where that is less than a quarter more); a page holds
+one group's tokens, or its states. Pages are as large as the largest kind needs, and hold at least a layer's
+state; a smaller kind puts more tokens into a page, in whole multiples, and the rest is padding. All groups
+draw pages from one pool.
+
+Both get the arena's bytes: rows and id maps are charged to all alike.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import attrs
+
+from kvarena.planning.demand import decode_peak_pages
+from kvarena.planning.packing import packs, usable_range
+from kvarena.planning.plan import Plan, SubPool
+from kvarena.planning.sizing import Sizing, most
+from kvarena.terms.units import ceil_div
+
+NEAR_ENOUGH = Fraction(5, 4)
+"""vLLM pads all kinds to the most layers of any when that is less than this times the fewest."""
+
+
+@attrs.frozen
+class Way:
+    """One way to cut the bytes: ``concurrency`` requests of each length fit, by length in tokens.
+
+    ``tokens``: the most tokens of the longest-lived kind beside the windows and slots of as many requests of
+    the context length as one arena serves. ``note`` says how the way cuts the bytes.
+    """
+
+    name: str
+    tokens: int
+    concurrency: dict[int, int]
+    note: str
+
+
+def compare(plan: Plan, sizing: Sizing, lengths: tuple[int, ...]) -> tuple[Way, ...]:
+    """One arena, a static split and one padded page size, each over the same bytes.
+
+    ``lengths`` are those that concurrency is counted at; the first is the context that the static split
+    is cut for, and that tokens are counted at.
+    """
+    slots = sizing.limits.slots_per_request
+    return (
+        _one_arena(plan, sizing, lengths, slots),
+        _static_split(plan, sizing.arena_bytes, lengths, slots),
+        _one_page_size(plan, sizing, lengths, slots),
+    )
+
+
+def units_at(plan: Plan, length: int, slots_per_request: int) -> tuple[int, ...]:
+    """The most units that a request holds of each sub-pool while it grows to ``length`` tokens."""
+    return tuple(
+        slots_per_request
+        if pool.page_tokens is None
+        else decode_peak_pages(pool.lifetime, pool.page_tokens, length)
+        if pool.unit_bytes
+        else 0
+        for pool in plan.sub_pools
+    )
+
+
+def _primary(plan: Plan) -> SubPool | None:
+    """The kind whose tokens are counted: the owner of ids, or the longest-lived one with bytes."""
+    backed = [pool for pool in plan.token_pools if pool.unit_bytes]
+    return next((pool for pool in backed if pool.name == plan.owner), backed[-1] if backed else None)
+
+
+def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
+    arena, primary = sizing.arena_bytes, _primary(plan)
+
+    def holds(length: int) -> Callable[[int], bool]:
+        units = units_at(plan, length, slots)
+        return lambda count: packs(plan, arena, tuple(count * unit for unit in units))
+
+    concurrency = {length: most(holds(length), arena) for length in lengths}
+    beside = units_at(plan, lengths[0], slots)
+
+    def fits(pages: int) -> bool:
+        units = zip(plan.sub_pools, beside, strict=True)
+        return packs(plan, arena, tuple(pages if pool is primary else concurrency[lengths[0]] * n for pool, n in units))
+
+    limit = arena // primary.unit_bytes if primary else 0
+    return Way("one arena", most(fits, limit) * plan.page_tokens, concurrency, "any kind takes any free byte")
+
+
+def _static_split(plan: Plan, arena: int, lengths: tuple[int, ...], slots: int) -> Way:
+    needs = units_at(plan, lengths[0], slots)
+    bytes_each = [pool.unit_bytes * units for pool, units in zip(plan.sub_pools, needs, strict=True)]
+    usable = len(usable_range(plan, arena))
+    pools = [
+        usable * size // sum(bytes_each) // pool.unit_bytes if size else 0
+        for pool, size in zip(plan.sub_pools, bytes_each, strict=True)
+    ]
+
+    def count(length: int) -> int:
+        units = units_at(plan, length, slots)
+        return min((have // unit for have, unit in zip(pools, units, strict=True) if unit), default=0)
+
+    primary = _primary(plan)
+    pages = pools[plan.sub_pools.index(primary)] if primary else 0
+    shares = " · ".join(
+        f"{pool.name} {100 * size / sum(bytes_each):.1f} %"
+        for pool, size in zip(plan.sub_pools, bytes_each, strict=True)
+        if size
+    )
+    return Way("static split", pages * plan.page_tokens, {length: count(length) for length in lengths}, shares)
+
+
+def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
+    kinds = [pool for pool in plan.sub_pools if pool.unit_bytes]
+    fewest, most_layers = min(len(pool.layers) for pool in kinds), max(len(pool.layers) for pool in kinds)
+    group = most_layers if most_layers < NEAR_ENOUGH * fewest else fewest
+    groups = {pool.name: ceil_div(len(pool.layers), group) for pool in kinds}
+    widest = max(_layer_bytes(pool) * (pool.page_tokens or 1) for pool in kinds if not pool.is_slots or len(kinds) == 1)
+    state = _layer_bytes(plan.slots) if plan.slots else Fraction(0)
+    page = math.ceil(widest * max(1, math.ceil(state / widest)))
+    tokens = {pool.name: _page_tokens(pool, page) for pool in kinds}
+    pages = sizing.arena_bytes // (page * group)
+
+    def needs(length: int) -> dict[str, int]:
+        return {
+            pool.name: groups[pool.name]
+            * (slots if pool.is_slots else decode_peak_pages(pool.lifetime, tokens[pool.name], length))
+            for pool in kinds
+        }
+
+    concurrency = {length: pages // sum(needs(length).values()) for length in lengths}
+    primary, held = _primary(plan), 0
+    if primary:
+        other = sum(units for name, units in needs(lengths[0]).items() if name != primary.name)
+        held = max(0, pages - other * sizing.concurrency) // groups[primary.name] * tokens[primary.name]
+    sizes = " · ".join(f"{name} {count:,} tokens" for name, count in tokens.items() if not plan[name].is_slots)
+    note = f"a page is {page * group:,} B, {group} layers" + (f": {sizes}" if sizes else "")
+    return Way("one page size", held, concurrency, note)
+
+
+def _page_tokens(pool: SubPool, page_bytes: int) -> int:
+    """How many tokens of one layer a page holds, in whole multiples of the plan's page; 1 for a state."""
+    if pool.page_tokens is None:
+        return 1
+    return math.floor(page_bytes / (_layer_bytes(pool) * pool.page_tokens)) * pool.page_tokens
+
+
+def _layer_bytes(pool: SubPool) -> Fraction:
+    """The most bytes that one layer keeps here per token, or per request for slots."""
+    totals: dict[int, Fraction] = {}
+    for placed in pool.placed:
+        totals[placed.layer] = totals.get(placed.layer, Fraction(0)) + Fraction(placed.bytes, pool.page_tokens or 1)
+    return max(totals.values(), default=Fraction(0))

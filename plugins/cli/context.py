@@ -1,0 +1,40 @@
+"""What every command shares: the catalog of this run, and the options that mean the same everywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvarena.assembly.catalog import Catalog
+from kvarena.terms.units import parse_bytes
+
+
+def catalog_of(ctx: click.Context) -> Catalog:
+    """The catalog of this run: read from the installed metadata once, at the first question."""
+    root = ctx.find_root()
+    if not isinstance(root.obj, Catalog):
+        root.obj = Catalog.installed()
+    return root.obj
+
+
+class Amount(click.ParamType):
+    """An amount of bytes on the command line: ``80GiB``, ``512MB``, ``4096``."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes, or a usage error that lists the units."""
+        try:
+            return parse_bytes(int(value) if str(value).isdigit() else value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+AMOUNT = Amount()
+FILE = click.Path(path_type=Path)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--json``: one JSON document on stdout and nothing else there."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")(command)

@@ -1,0 +1,111 @@
+"""The ``kvarena`` command: finds its subcommands in the catalog and turns errors into exit codes.
+
+0: done. 2: something the user can mend, said in one message. 130: interrupted. A traceback is a bug of ours.
+"""
+
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from kvarena.assembly.catalog import Entry
+from kvarena.plugins.cli.context import catalog_of
+from kvarena.plugins.cli.plain import write_line
+from kvarena.terms.errors import KvarenaError, nearest
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """A click group whose commands are the catalog's kind ``commands``, imported when named or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, broken ones included."""
+        return list(catalog_of(ctx).names("commands"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name; None where there is none.
+
+        Raises:
+            KvarenaError: the command is broken, or two plugins offer it.
+        """
+        catalog = catalog_of(ctx)
+        if cmd_name not in catalog.names("commands"):
+            return None
+        command: click.Command = catalog.load("commands", cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with the nearest name for a misspelt one."""
+        if args and not args[0].startswith("-") and args[0] not in (names := self.list_commands(ctx)):
+            ctx.fail(f"no command is named {args[0]!r}; {nearest(args[0], names)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line a command, from its module's docstring: no command is imported to be listed."""
+        rows = [(entry.name, _what_it_does(entry)) for entry in catalog_of(ctx).entries("commands")]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _what_it_does(entry: Entry) -> str:
+    """The first line of a command's module, without the command's name in front; read, not run.
+
+    Importing would do, but a command that serves models takes seconds to import, and one may be broken.
+    """
+    try:
+        spec = importlib.util.find_spec(entry.module)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else None
+        text = (ast.get_docstring(ast.parse(source)) if source is not None else None) or ""
+    except Exception as error:  # a stranger's package may raise anything while its parent is imported
+        return f"(broken) {entry}: {error}"
+    if source is None:
+        return f"(broken) {entry}: there is no module {entry.module!r}"
+    line = text.partition("\n")[0]
+    return line.removeprefix(f"``kvarena {entry.name}``: ")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
+@click.version_option(package_name="kvarena", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """One arena, many bands: plan, run and replay hybrid KV caches in which any band may take any free byte."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; ``None`` takes the process's own arguments."""
+    try:
+        result = cli.main(args=arguments, prog_name="kvarena", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KvarenaError as error:
+        write_line(f"kvarena: {error}")
+        return EXIT_USAGE
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        write_line("kvarena: interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _drop_stdout()
+        return 0
+
+
+def _drop_stdout() -> None:
+    """The reader has gone (``| head``): let the interpreter's last flush go nowhere instead of failing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run())

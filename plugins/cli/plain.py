@@ -1,0 +1,108 @@
+"""What every command prints with: lines and plain tables for people, one JSON document for programs, whole files.
+
+Results go to stdout, words about them to stderr. Nothing here imports a terminal library, so that a command
+that only answers a question starts fast; ``output`` adds what long runs need.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from kvarena.terms.errors import ConfigError
+
+_BOLD, _NORMAL = "\x1b[1m", "\x1b[0m"
+
+
+def lines(*texts: str) -> None:
+    """Print lines on stdout as they are."""
+    for text in texts:
+        sys.stdout.write(text.rstrip() + "\n")
+
+
+def write_line(text: str) -> None:
+    """One line for people on stderr, whatever the terminal."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        # nobody listens; the exit code still says it, and the last flush must not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def coloured(stream: IO[str]) -> bool:
+    """Whether escape codes may be written: a terminal that is not dumb, and no ``NO_COLOR``."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table on stdout, its heading in bold where the terminal can."""
+    heading, *body = grid(columns, rows)
+    lines(f"{_BOLD}{heading}{_NORMAL}" if coloured(sys.stdout) else heading, *body)
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """The lines of a table, the heading first; columns that hold only amounts lean right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
+    right = [bool(cells) and all(is_amount(row[i]) for row in cells) for i in range(len(columns))]
+    return [
+        "  ".join(
+            cell.rjust(width) if leans else cell.ljust(width)
+            for cell, width, leans in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in [list(columns), *cells]
+    ]
+
+
+def is_amount(cell: str) -> bool:
+    """Whether a cell is a number, perhaps with a unit, or stands for one that is not there."""
+    return cell in ("", "-") or cell[:1].isdigit()
+
+
+def pairs(rows: Mapping[str, Any]) -> str:
+    """Aligned ``name  value`` lines, for the few facts around a table."""
+    width = max((len(name) for name in rows), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout: keys in the order given, no NaN, floats as they are."""
+    sys.stdout.write(to_json(document) + "\n")
+
+
+def to_json(document: Any) -> str:
+    """The text that ``print_json`` prints: the same for the same document."""
+    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def write_atomic(path: str | Path, text: str) -> None:
+    """Write a whole file or none: a temporary file beside it takes its name when all of it is on disk.
+
+    Raises:
+        ConfigError: the folder does not exist or cannot be written to.
+    """
+    path = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent, text=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,167 @@
+"""``kvarena replay``: a trace through the serving loop on the host backend, priced by a cost model."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from kvarena.plugins.cli.context import AMOUNT, FILE, catalog_of, json_option
+from kvarena.plugins.cli.output import Progress, console, pairs, print_json, table
+from kvarena.plugins.models import ModelSpec, read_config, read_model
+from kvarena.plugins.replay.gpus import load_gpu, preset_names
+from kvarena.plugins.replay.replay import ReplaySettings
+from kvarena.plugins.replay.replay import replay as replay_trace
+from kvarena.plugins.replay.traces import ON_BAD, READERS, TraceOptions, read_trace
+from kvarena.plugins.serving import scheduler
+from kvarena.terms.errors import ConfigError
+from kvarena.terms.units import format_bytes
+
+_MODEL = (
+    click.option("--model", type=FILE, required=True, help="A model's config.json, or a folder with one."),
+    click.option("--memory", type=AMOUNT, required=True, help="The budget of one rank, such as 60GiB."),
+    click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks."),
+    click.option("--dtype", help="Of keys and values; the config's own by default."),
+    click.option("--page-size", "page_tokens", type=click.IntRange(min=1), help="Tokens a page; 16 by default."),
+    click.option("--parameters", type=float, help="Parameters of the model, where the config does not say."),
+    click.option("--active-parameters", type=float, help="Those that one token uses; all by default."),
+    click.option("--gpu", default="h100", show_default=True, help=f"{', '.join(preset_names())}, or FILE.toml[:NAME]."),
+)
+_TRACE = (
+    click.option("--trace", type=FILE, required=True, help="A trace file, or a folder of sessions."),
+    click.option("--format", help=f"Of the trace: {', '.join(READERS)}. Told from the content by default."),
+    click.option(
+        "--on-bad",
+        type=click.Choice(ON_BAD),
+        default="stop",
+        show_default=True,
+        help="What a bad row of the trace does.",
+    ),
+    click.option("--limit", type=int, help="Only so many requests."),
+    click.option("--start", type=float, default=0.0, help="Only requests from this second of the trace on."),
+    click.option("--stop", type=float, help="Only requests before this second."),
+    click.option("--time-scale", type=float, default=1.0, help="0.5 lets requests arrive twice as fast."),
+    click.option("--length-scale", type=float, default=1.0, help="0.1 makes prompts and outputs ten times shorter."),
+    click.option("--prompt-max", type=int, help="Cut prompts to so many tokens."),
+    click.option("--output-max", type=int, help="Cut outputs to so many tokens."),
+    click.option("--seed", type=int, default=0, help="For traces that are distributions (ServeGen)."),
+)
+_LOOP = (
+    click.option("--context", "context_tokens", type=click.IntRange(min=1), help="The longest request, in tokens."),
+    click.option("--max-running", type=int, default=256, show_default=True, help="The most requests that run at once."),
+    click.option("--chunk-tokens", type=int, default=2048, show_default=True, help="The prefill chunk of a request."),
+    click.option("--step-tokens", type=int, default=8192, show_default=True, help="What the prefills of a step share."),
+    click.option(
+        "--output-fraction",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Share of its output a request is charged.",
+    ),
+    click.option("--timings", "with_timings", is_flag=True, help="Add wall times: they differ from run to run."),
+)
+
+
+def _options(command: Any) -> Any:
+    for option in reversed((*_MODEL, *_TRACE, *_LOOP)):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_options
+@json_option
+@click.pass_context
+def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **given: Any) -> None:
+    """Replay a trace of requests against a model's memory: latencies, throughput and what each band held.
+
+    No GPU and no weights: a cost model gives each step its time. The same command gives the same JSON.
+    """
+    settings = ReplaySettings(gpu=load_gpu(given["gpu"]), **_picked(ReplaySettings, given, leave="gpu"))
+    catalog = catalog_of(ctx)
+    config = read_config(model)
+    spec = read_model(config, tp=given["tp"], dtype=given["dtype"], source=str(model), catalog=catalog)
+    spec = _with_parameters(spec, given["parameters"], given["active_parameters"])
+    rows = read_trace(trace, TraceOptions(**_picked(TraceOptions, given)))
+    with Progress("requests", len(rows.rows), quiet=as_json) as progress:
+
+        def show(at: scheduler.Progress) -> None:
+            progress.at(at.finished, f"{at.running} running, {at.waiting} to come")
+
+        document = replay_trace(spec, rows, settings, catalog=catalog, on_step=show)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _picked(cls: type[Any], given: Mapping[str, Any], *, leave: str = "") -> dict[str, Any]:
+    return {field.name: given[field.name] for field in attrs.fields(cls) if field.name in given and field.name != leave}
+
+
+def _with_parameters(spec: ModelSpec, parameters: float | None, active: float | None) -> ModelSpec:
+    """The model with the parameter counts of the command line in place of the estimated ones."""
+    for name, value in (("parameters", parameters), ("active-parameters", active)):
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"--{name} is {value}; it must be a positive number, such as 8.03e9")
+    total = spec.parameters if parameters is None else int(parameters)
+    share = spec.active_parameters if parameters is None else total
+    used = share if active is None else int(active)
+    if total and used and used > total:
+        raise ConfigError(f"--active-parameters {used:,} are more than the {total:,} of the model")
+    return attrs.evolve(spec, parameters=total, active_parameters=used)
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    """The document for a person."""
+    out = console()
+    trace, arena, requests = document["trace"], document["arena"], document["requests"]
+    flow = document["throughput"]
+    out.print(
+        pairs(
+            {
+                "model": f"{document['model']['model_type']}, {document['model']['num_layers']} layers, "
+                f"tp {document['model']['tp']}, on {document['gpu']['name']} (cost model)",
+                "trace": f"{trace['file']} ({trace['format']}): {trace['requests']:,} requests, {trace['skipped']:,} "
+                "rows skipped",
+                "arena": f"{format_bytes(arena['arena_bytes'])}, pages of {arena['page_tokens']} tokens, requests of "
+                f"up to {arena['context_tokens']:,} tokens, {arena['max_running']:,} at once",
+                "requests": ", ".join(f"{requests[fate]:,} {fate}" for fate in ("done", "refused", "failed", "waited"))
+                + f", {requests['retracted']:,} retracted ({requests['retractions']:,} times)",
+                "throughput": f"{flow['requests_per_second']:,.2f} requests/s, {flow['output_tokens_per_second']:,.0f} "
+                f"output tokens/s over {flow['seconds']:,.1f} s, {document['steps']:,} steps",
+            }
+        )
+    )
+    out.print(table("latency", ["seconds", "mean", "p50", "p90", "p99", "max"], _latency(document["latency"])))
+    out.print(table("bands", ["band", "unit", "peak", "peak bytes", "mean", "mean bytes"], _bands(document["bands"])))
+    for row in trace["skipped_rows"][:5]:
+        out.print(f"skipped {row}")
+    for refusal in document["refusals"][:5]:
+        out.print(f"request {refusal['request']} {refusal['fate']}: {refusal['reason']}")
+    if "timings" in document:
+        out.print(pairs({name: f"{value:,.2f}" for name, value in document["timings"].items()}))
+
+
+def _latency(latency: Mapping[str, Mapping[str, float] | None]) -> list[list[str]]:
+    return [
+        [name.replace("_", " "), *(f"{value:.4f}" for value in marks.values())]
+        for name, marks in latency.items()
+        if marks is not None
+    ]
+
+
+def _bands(bands: list[Mapping[str, Any]]) -> list[list[str]]:
+    return [
+        [
+            band["name"],
+            format_bytes(band["unit_bytes"]),
+            f"{band['peak']:,}",
+            format_bytes(band["peak_bytes"]),
+            f"{band['mean']:,.1f}",
+            format_bytes(round(band["mean_bytes"])),
+        ]
+        for band in bands
+    ]

@@ -1,0 +1,155 @@
+"""A replay: a trace through the serving loop over the host backend, with a cost model instead of a model."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from kvarena.assembly.build import build_storage
+from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.config import ArenaConfig, PoliciesConfig, StorageConfig
+from kvarena.plugins.models import ModelSpec
+from kvarena.plugins.replay.cost import CostModel
+from kvarena.plugins.replay.gpus import Gpu, load_gpu
+from kvarena.plugins.replay.model_cost import model_cost
+from kvarena.plugins.replay.report import LISTED_MAX, summarize, timings
+from kvarena.plugins.replay.runner import ReplayRunner
+from kvarena.plugins.replay.trace_rows import TraceRow
+from kvarena.plugins.replay.traces import Trace
+from kvarena.plugins.serving.port import Request
+from kvarena.plugins.serving.scheduler import Progress, Scheduler, ServingConfig
+from kvarena.storage.storage import Storage
+from kvarena.terms.errors import ConfigError
+
+REPLAY_VERSION = 1
+
+
+@attrs.frozen(kw_only=True)
+class ReplaySettings:
+    """How a trace is replayed.
+
+    ``memory`` is the budget of one rank in bytes, id maps included. ``context_tokens`` None takes the longest
+    request of the trace, the model's own limit at most. ``chunk_tokens`` is the prefill chunk of one request
+    in a step, ``step_tokens`` what the prefills of a step share; ``output_fraction`` the share of its
+    output that a request is charged at admission. ``with_timings`` adds the wall times of this machine, which
+    no two runs share.
+    """
+
+    memory: int
+    gpu: Gpu = attrs.field(factory=lambda: load_gpu("h100"))
+    page_tokens: int | None = None
+    context_tokens: int | None = None
+    max_running: int = 256
+    chunk_tokens: int = 2048
+    step_tokens: int = 8192
+    output_fraction: float = 1.0
+    policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
+    with_timings: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("max_running", "chunk_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1")
+        if self.step_tokens < self.chunk_tokens:
+            raise ConfigError(
+                f"--step-tokens {self.step_tokens} is less than one chunk; raise it, or lower --chunk-tokens "
+                f"{self.chunk_tokens}"
+            )
+        if not 0 < self.output_fraction <= 1:
+            raise ConfigError(f"--output-fraction is {self.output_fraction}; it must be in (0, 1]")
+
+
+def replay(
+    spec: ModelSpec,
+    trace: Trace,
+    settings: ReplaySettings,
+    *,
+    catalog: Catalog | None = None,
+    on_step: Callable[[Progress], None] | None = None,
+) -> dict[str, Any]:
+    """Replay a trace and report, as a JSON-able document: the same arguments give the same document.
+
+    Raises:
+        PlanError: the budget cannot hold one request of the context length.
+        ConfigError: the model has nothing to keep, or cannot be planned.
+    """
+    requests = tuple(requests_of(trace.rows))
+    context = settings.context_tokens or _context(requests, spec.context_max)
+    storage = build_storage(spec.layers, _storage_config(settings, context), catalog, source=trace.source)
+    config = ServingConfig(
+        chunk_tokens=settings.chunk_tokens,
+        step_tokens=settings.step_tokens,
+        output_fraction=settings.output_fraction,
+    )
+    scheduler = Scheduler(storage, ReplayRunner(CostModel(model_cost(spec)), settings.gpu), config)
+    began = time.perf_counter()
+    try:
+        report = scheduler.run(requests, on_step)
+    finally:
+        storage.release()
+    document = {
+        "version": REPLAY_VERSION,
+        "model": {"model_type": spec.model_type, "num_layers": spec.num_layers, "dtype": spec.dtype, "tp": spec.tp},
+        "trace": _trace(trace),
+        "gpu": attrs.asdict(settings.gpu),
+        "arena": _arena(storage),
+        "loop": attrs.asdict(config, filter=lambda field, _: field.name != "keep_forwards"),
+        **summarize(report),
+    }
+    if settings.with_timings:
+        document["timings"] = timings(report, time.perf_counter() - began)
+    return document
+
+
+def requests_of(rows: tuple[TraceRow, ...]) -> Iterator[Request]:
+    """The rows as requests, numbered in order; ids of prefixes that are local to a session are made global."""
+    known: dict[tuple[str, int], int] = {}
+    for number, row in enumerate(rows):
+        ids = row.prefix_ids
+        if ids is not None and row.session is not None:
+            ids = tuple(known.setdefault((row.session, block), len(known)) for block in ids)
+        yield Request(number, row.arrival, row.prompt_tokens, row.output_tokens, prefix_ids=ids)
+
+
+def _context(requests: tuple[Request, ...], context_max: int | None) -> int:
+    longest = max(request.rows for request in requests)
+    return min(longest, context_max) if context_max else longest
+
+
+def _storage_config(settings: ReplaySettings, context_tokens: int) -> StorageConfig:
+    return StorageConfig(
+        arena=ArenaConfig(
+            memory=settings.memory,
+            page_tokens=settings.page_tokens,
+            context_tokens=context_tokens,
+            max_running=settings.max_running,
+        ),
+        backend="host",
+        policies=settings.policies,
+    )
+
+
+def _trace(trace: Trace) -> dict[str, Any]:
+    """The trace by its file name: the document does not depend on where the file lies."""
+    return {
+        "file": Path(trace.source).name,
+        "format": trace.format,
+        "requests": len(trace.rows),
+        "skipped": len(trace.skipped),
+        "skipped_rows": [f"{bad.source.name}: {bad.place}: {bad.reason}" for bad in trace.skipped[:LISTED_MAX]],
+    }
+
+
+def _arena(storage: Storage) -> dict[str, Any]:
+    sizing = storage.sizing
+    return {
+        "budget_bytes": sizing.budget_bytes,
+        "arena_bytes": sizing.arena_bytes,
+        "page_tokens": storage.plan.page_tokens,
+        "context_tokens": sizing.context_tokens,
+        "max_running": sizing.running,
+        "tokens": sizing.tokens,
+        "state_slots": sizing.state_slots,
+    }

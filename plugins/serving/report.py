@@ -1,0 +1,78 @@
+"""What a run of the loop gives back: each request's fate and forwards, and what each band held."""
+
+import attrs
+
+from kvarena.plugins.serving.port import Request
+
+DONE, REFUSED, FAILED = "done", "refused", "failed"
+
+
+@attrs.frozen
+class Forward:
+    """Tokens ``[start, stop)`` forwarded in one step; ``samples``: the last logits gave a token."""
+
+    start: int
+    stop: int
+    samples: bool
+
+
+@attrs.frozen
+class Served:
+    """One request's fate. Times in seconds of the loop's clock; None where it never came so far.
+
+    ``attempts`` has the forwards of each admission; a retraction starts the next one from row 0, with the
+    tokens generated before as part of the prompt. Empty where the loop was not asked to keep them.
+    """
+
+    request: Request
+    fate: str
+    reason: str = ""
+    generated: int = 0
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    finished_at: float | None = None
+    retractions: int = 0
+    waited: bool = False
+    attempts: tuple[tuple[Forward, ...], ...] = ()
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from arrival to the first token."""
+        return None if self.first_token_at is None else self.first_token_at - self.request.arrival
+
+    @property
+    def time_per_token(self) -> float | None:
+        """Mean seconds between tokens after the first."""
+        if self.finished_at is None or self.first_token_at is None or self.generated < 2:
+            return None
+        return (self.finished_at - self.first_token_at) / (self.generated - 1)
+
+
+@attrs.frozen
+class BandUse:
+    """What a band held over the run, in its units; the mean is over the loop's clock."""
+
+    name: str
+    unit_bytes: int
+    peak: int
+    mean: float
+
+
+@attrs.frozen
+class Report:
+    """A whole run. ``seconds`` is the loop's clock; the two wall times are of this process."""
+
+    served: tuple[Served, ...]
+    bands: tuple[BandUse, ...]
+    steps: int
+    seconds: float
+    tokens_forwarded: int
+    waits: int
+    retractions: int
+    pages_moved: int
+    memory_wall_seconds: float
+    runner_wall_seconds: float
+
+    def count(self, fate: str) -> int:
+        """How many requests met this fate."""
+        return sum(served.fate == fate for served in self.served)

@@ -1,0 +1,218 @@
+"""The loop: arrivals, admission, one batched step after another, retraction when memory runs short.
+
+One iteration:  1. requests that have arrived join the queue; those that can never fit are refused at once.
+                2. the queue's head is admitted while its whole charge fits beside what was promised.
+                3. every running request advances: decodes by one token, prefills by a chunk.
+                4. if the pages do not suffice, the latest admitted of the lowest priority is retracted, and
+                   comes back later with what it generated as part of its prompt.
+                5. the runner forwards the batch; requests that got their last token leave.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import attrs
+import numpy as np
+
+from kvarena.admission.admission import Admission
+from kvarena.plugins.serving.port import Batch, Request, Runner
+from kvarena.plugins.serving.report import DONE, FAILED, REFUSED, Report, Served
+from kvarena.plugins.serving.running import Job, Running
+from kvarena.plugins.serving.use import UseMeter
+from kvarena.storage.iteration_ids import IterationIds
+from kvarena.storage.storage import Storage
+from kvarena.terms.answers import Admit, Never, Refused
+from kvarena.terms.invariants import invariant
+from kvarena.terms.ports import IntArray
+
+
+@attrs.frozen
+class ServingConfig:
+    """How the loop batches. ``chunk_tokens``: the prefill chunk of one request in a step; ``step_tokens``:
+    what all prefills of a step share, at least one chunk; ``output_fraction``: the share of its maximal
+    output that a request is charged at admission (1.0: it never runs dry); ``keep_forwards``: keep each
+    request's forwards in the report, to repeat them elsewhere.
+    """
+
+    chunk_tokens: int = attrs.field(default=512, validator=attrs.validators.ge(1))
+    step_tokens: int = attrs.field(default=2048, validator=attrs.validators.ge(1))
+    output_fraction: float = attrs.field(default=1.0, validator=[attrs.validators.gt(0), attrs.validators.le(1)])
+    keep_forwards: bool = False
+
+    @step_tokens.validator
+    def _holds_a_chunk(self, _: object, step_tokens: int) -> None:
+        if step_tokens < self.chunk_tokens:
+            raise ValueError(f"step_tokens = {step_tokens} is less than one chunk (chunk_tokens = {self.chunk_tokens})")
+
+
+@attrs.frozen
+class Progress:
+    """Where the loop is, for a progress bar."""
+
+    finished: int
+    running: int
+    waiting: int
+    steps: int
+
+
+class Scheduler:
+    """Runs requests through one storage with one runner. Deterministic: it reads no clock but the runner's."""
+
+    def __init__(self, storage: Storage, runner: Runner, config: ServingConfig) -> None:
+        self.storage = storage
+        self.runner = runner
+        self.config = config
+        self.admission = Admission(
+            storage.chain,
+            storage.sizing,
+            chunk_tokens=config.chunk_tokens,
+            slots_per_request=storage.requests.slots.shape[1],
+            output_fraction=config.output_fraction,
+        )
+        self.now = 0.0
+        self._running = Running(len(storage.requests))
+        self._queue: deque[Job] = deque()
+        self._served: list[Served] = []
+        self._use = UseMeter(storage.chain)
+        self._steps = self._retractions = self._tokens = 0
+        self._waiting_at: tuple[int, int] | None = None
+
+    def run(self, requests: Iterable[Request], on_step: Callable[[Progress], None] | None = None) -> Report:
+        """Serve every request to its end and report. Arrivals are taken in order of their time."""
+        arriving = deque(sorted(requests, key=lambda request: (request.arrival, request.id)))
+        while arriving or self._queue or self._running:
+            if not self._running and not self._queue:
+                self.now = max(self.now, arriving[0].arrival)
+            while arriving and arriving[0].arrival <= self.now:
+                self._arrive(arriving.popleft())
+            with self._use.memory_time():
+                self._admit()
+            if self._running:
+                self._step()
+            if on_step is not None:
+                on_step(Progress(len(self._served), len(self._running), len(self._queue) + len(arriving), self._steps))
+        return self._report()
+
+    # -- the queue
+
+    def _arrive(self, request: Request) -> None:
+        """Into the queue, or refused at once where no empty arena could serve it."""
+        job = Job(request, queued_at_step=self._steps)
+        held = self.storage.requests.held
+        if not self.admission.fits_alone(request.prompt_tokens, request.output_tokens):
+            answer = self.admission.ask(request.prompt_tokens, request.output_tokens, held)
+            invariant("scheduler.refusal_agrees", isinstance(answer, Never), request=request.id)
+            self._end(job, REFUSED, str(getattr(answer, "reason", "")))
+            return
+        self._queue.append(job)
+
+    def _admit(self) -> None:
+        """Start requests from the head of the queue while each one's whole charge fits."""
+        while self._queue and self.storage.requests.free_count:
+            job = self._queue[0]
+            asked_at = (job.request.id, self.storage.chain.epoch)
+            if asked_at == self._waiting_at:
+                return
+            answer = self.admission.ask(job.known_tokens, job.tokens_left, self.storage.requests.held)
+            if not isinstance(answer, Admit):
+                invariant("scheduler.wait_with_nothing_running", self._running, request=job.request.id, answer=answer)
+                self._waiting_at = asked_at
+                return
+            row = self.storage.open()
+            if isinstance(row, Refused):
+                return
+            self._queue.popleft()
+            job.waited |= job.queued_at_step < self._steps
+            self.admission.charge(row, answer.charge)
+            job.admitted_at = self.now if job.admitted_at is None else job.admitted_at
+            job.attempts.append([])
+            self._running.add(row, job)
+
+    # -- a step
+
+    def _step(self) -> None:
+        """Advance every running request once."""
+        with self._use.memory_time():
+            ids = self._take()
+        if ids is None:
+            return
+        samples = ids.lengths == self._running.known[ids.rows]
+        jobs = [self._running.jobs[row] for row in ids.rows.tolist()]
+        batch = Batch(ids.rows, ids.starts, ids.lengths, samples, tuple(job.request for job in jobs), ids)
+        if self.config.keep_forwards:
+            self._running.keep_forwards(ids.rows, ids.starts, ids.lengths, samples)
+        began = time.perf_counter()
+        outcome = self.runner.run(batch)
+        self._use.runner_seconds += time.perf_counter() - began
+        self.now += outcome.seconds
+        self._steps += 1
+        self._tokens += int((ids.lengths - ids.starts).sum())
+        self._use.count(outcome.seconds)
+        with self._use.memory_time():
+            self._process(ids.rows[samples], None if outcome.ended is None else np.asarray(outcome.ended)[samples])
+            self._use.pages_moved += self.storage.flush()
+
+    def _take(self) -> IterationIds | None:
+        """Pages for the whole batch, retracting until they suffice; None when nobody is left to run."""
+        while self._running:
+            rows, stops = self._running.compose(
+                self.storage.requests.lengths, self.config.chunk_tokens, self.config.step_tokens
+            )
+            ids = self.storage.step(rows, stops)
+            if not isinstance(ids, Refused):
+                return ids
+            self._shortage(ids)
+        return None
+
+    def _shortage(self, refused: Refused) -> None:
+        """Retract one request; alone, it has nobody to wait for and ends with the sum."""
+        row = self._running.victim()
+        job = self._leave(row)
+        if not self._running:
+            self._end(job, FAILED, str(refused))
+            return
+        job.retractions += 1
+        self._retractions += 1
+        self._queue.appendleft(job)
+        self._waiting_at = (job.request.id, self.storage.chain.epoch)
+        # the guess was too low: those that go on are charged in full, so that nobody is let in on it again
+        for other, running in self._running.jobs.items():
+            self.admission.charge(
+                other, self.admission.demand(running.request.prompt_tokens, running.request.output_tokens)
+            )
+
+    def _process(self, rows: IntArray, ended: IntArray | None) -> None:
+        """These rows got a token: note the first ones, end those that got their last."""
+        firsts, lasts = self._running.sampled(rows)
+        for row in firsts.tolist():
+            job = self._running.jobs[row]
+            job.first_token_at = self.now if job.first_token_at is None else job.first_token_at
+        if ended is not None:
+            lasts = np.union1d(lasts, rows[ended.astype(bool)])
+        for row in lasts.tolist():
+            self._end(self._leave(row), DONE)
+
+    def _leave(self, row: int) -> Job:
+        """Take a job out of its row; all that it held comes back."""
+        job = self._running.remove(row)
+        self.storage.close(row)
+        self.admission.forget(row)
+        return job
+
+    def _end(self, job: Job, fate: str, reason: str = "") -> None:
+        self._served.append(job.served(fate, self.now, reason))
+
+    def _report(self) -> Report:
+        return Report(
+            served=tuple(sorted(self._served, key=lambda served: served.request.id)),
+            bands=self._use.bands(),
+            steps=self._steps,
+            seconds=self.now,
+            tokens_forwarded=self._tokens,
+            waits=sum(served.waited for served in self._served),
+            retractions=self._retractions,
+            pages_moved=self._use.pages_moved,
+            memory_wall_seconds=self._use.memory_seconds,
+            runner_wall_seconds=self._use.runner_seconds,
+        )

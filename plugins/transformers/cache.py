@@ -1,0 +1,307 @@
+"""``ArenaCache``: the drop-in for ``generate``, a transformers cache whose memory is one arena.
+
+The first forward runs on transformers' own layers; then the arena takes over what they hold. A config
+alone does not say what a model caches (its tensors may be cast, sharded, expanded or compressed), and a
+dry run on the meta device fails where experts are routed by value; what was written once says it all. The
+first forward is bounded by the same budget, and windows keep only their rows in it.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
+
+from kvarena.assembly.build import build_storage
+from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.plugins.transformers.geometry import held_bytes, held_tensors, learned_layers, plain_cache
+from kvarena.plugins.transformers.layers import ArenaAttention, ArenaIndexed, ArenaState, arena_layers
+from kvarena.plugins.transformers.memory import ArenaFullError, OwnedRows
+from kvarena.terms.errors import ConfigError, KvarenaError
+from kvarena.terms.layers import Layer
+from kvarena.terms.lifetimes import Full
+from kvarena.terms.units import format_bytes, parse_bytes
+
+CONTEXT_TOKENS_MAX = 1 << 20
+"""The longest sequence that a request row is made for, unless a longer one is asked for."""
+
+
+class _FirstForward(Cache):
+    """A cache that notices when its first forward is over: a layer that holds something is asked again."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        self._before(layer_idx, lambda layer: isinstance(layer, CacheLayerMixin) and layer.get_seq_length())
+        found = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        self._after()
+        return found
+
+    def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> Any:
+        self._before(layer_idx, lambda layer: getattr(layer, "indexer_keys", None) is not None)
+        return super().update_indexer(indexer_key_states, layer_idx)
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Any:
+        self._before(layer_idx, _has_state)
+        return super().get_conv_state(layer_idx, state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Any:
+        self._before(layer_idx, _has_state)
+        return super().get_recurrent_state(layer_idx, state_idx)
+
+    def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
+        self._before(layer_idx, _has_state)
+        return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
+
+    def _before(self, layer_idx: int, used: Callable[[Any], Any]) -> None:
+        raise NotImplementedError
+
+    def _after(self) -> None:
+        raise NotImplementedError
+
+
+class ArenaCache(_FirstForward):
+    """A cache for ``generate`` and forwards of one sequence or a batch, in an arena on the cpu.
+
+    ``config`` is the model's, ``memory`` the budget (``"2GiB"``), ``page_tokens`` the tokens of a page.
+    ``sequences`` is the most that the batch may ever hold (beams included); None takes the first batch's
+    size. ``context_tokens`` is the longest sequence; None takes what the arena can hold, up to 2**20.
+    The memory is got when the first forward is over, and given back by ``close``, at the end of a ``with``
+    block, or when the cache is garbage.
+
+    Raises:
+        ConfigError: the budget is no amount of bytes.
+        KvarenaError: a layer keeps its memory in a way that has no place in an arena; names the layer.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        memory: str | int = "2GiB",
+        *,
+        page_tokens: int | None = None,
+        sequences: int | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        try:
+            self._budget = parse_bytes(memory)
+        except ValueError as error:
+            raise ConfigError(f"ArenaCache: memory: {error}") from None
+        self._config = config
+        self._settings = {"page_tokens": page_tokens, "context_tokens": context_tokens}
+        self._sequences = sequences
+        self._rows: OwnedRows | None = None
+        self._storage: Any = None
+        self._release: Any = None
+        self._closed = False
+        super().__init__(layers=plain_cache(config).layers)
+
+    def reset(self) -> None:
+        """Forget every token; the pages go back to the arena, which stays for the next batch."""
+        if self._rows is None:
+            self.layers = plain_cache(self._config).layers
+            return
+        self._rows.close()
+        super().reset()
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """The batch becomes its sequences at ``beam_idx``; one that is chosen twice is copied.
+
+        Raises:
+            ArenaFullError: there is no room for the copies.
+        """
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each sequence ``repeats`` times in a row.
+
+        Raises:
+            ArenaFullError: there is no room for the copies.
+        """
+        batch = self._held_batch()
+        self.batch_select_indices(torch.arange(batch).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the sequences at ``indices`` (a batch of them, in that order).
+
+        Raises:
+            ArenaFullError: a sequence is chosen twice and there is no room for its copy.
+        """
+        if self._take_over():
+            chosen = torch.arange(self._held_batch())[indices.cpu()]
+            if self._rows is not None and self._rows.rows:
+                self._rows.select(chosen.tolist())
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused: pages of a window and states cannot be had back.
+
+        Raises:
+            KvarenaError: always, unless nothing is to be removed.
+        """
+        if tokens_to_remove:
+            raise KvarenaError(
+                "an ArenaCache cannot be cropped: retired window rows and states are gone; use plain or sampled "
+                "decoding, without an assistant model"
+            )
+
+    def activate_past_recording(self) -> None:
+        """Refused, as ``crop`` is.
+
+        Raises:
+            KvarenaError: always.
+        """
+        raise KvarenaError(
+            "an ArenaCache does not record a past to crop to; assisted decoding needs transformers' own cache"
+        )
+
+    def close(self) -> None:
+        """Give the arena's memory back; the cache is empty and cannot be used again. A second call does nothing."""
+        self._closed = True
+        self.layers = []
+        self._rows = None
+        if self._release is not None:
+            self._release()
+
+    @property
+    def storage(self) -> Any:
+        """The storage behind the cache; None until its first forward is over and a second has begun."""
+        return None if self._closed else self._storage
+
+    def __enter__(self) -> "ArenaCache":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __deepcopy__(self, _: object) -> "ArenaCache":
+        raise KvarenaError("an ArenaCache cannot be copied: its arena has one owner")
+
+    # -- from the first forward to the arena
+
+    def _before(self, layer_idx: int, used: Callable[[Any], Any]) -> None:
+        if self._closed:
+            raise KvarenaError("this ArenaCache is closed; make a new one")
+        if self._rows is None and layer_idx < len(self.layers) and used(self.layers[layer_idx]):
+            self._take_over()
+
+    def _after(self) -> None:
+        if self._rows is None and held_bytes(self.layers) > self._budget:
+            held = held_bytes(self.layers)
+            raise ArenaFullError(
+                f"the arena is full: the first forward alone caches {format_bytes(held)}, and the arena has "
+                f"{format_bytes(self._budget)}; give ArenaCache more memory, or prefill in chunks"
+            )
+
+    def _take_over(self) -> bool:
+        """Build the arena and move in what the first forward cached; False where it is not over yet."""
+        if self._rows is not None:
+            return True
+        if not _complete(self.layers):
+            return False
+        plain = self.layers
+        learned = learned_layers(plain)
+        batch = self._held_batch()
+        self._storage = build_arena(
+            learned, memory=self._budget, sequences=max(batch, self._sequences or 0), **self._settings
+        )
+        self._release = weakref.finalize(self, self._storage.release)
+        self._rows = OwnedRows(self._storage)
+        layers = arena_layers(plain, learned, self._rows)
+        move_in(self._rows, plain, layers, batch)
+        self.layers = layers
+        return True
+
+    def _held_batch(self) -> int:
+        """The sequences of the batch in the cache; 0 for none."""
+        if self._rows is not None:
+            return len(self._rows.rows)
+        return next((tensor.shape[0] for layer in self.layers for tensor in held_tensors(layer)), 0)
+
+
+def build_arena(
+    learned: Sequence[Layer],
+    *,
+    memory: int,
+    sequences: int,
+    page_tokens: int | None = None,
+    context_tokens: int | None = None,
+) -> Any:
+    """A storage on the cpu for so many sequences at once.
+
+    Raises:
+        PlanError: the budget cannot hold one of them; each term with its bytes.
+    """
+    arena = ArenaConfig(
+        memory=memory,
+        page_tokens=page_tokens,
+        max_running=sequences,
+        context_tokens=context_tokens or _longest(learned, memory),
+        mirrors=False,
+    )
+    return build_storage(learned, StorageConfig(arena=arena, backend="cpu"))
+
+
+def _longest(learned: Sequence[Layer], memory: int) -> int:
+    """The longest sequence that full attention leaves room for, in tokens, within reason."""
+    full = sum(
+        field.bytes
+        for layer in learned
+        for part in layer.parts
+        if isinstance(part.lifetime, Full)
+        for field in part.layout.fields()
+    )
+    return min(CONTEXT_TOKENS_MAX, max(1, memory // full)) if full else CONTEXT_TOKENS_MAX
+
+
+def move_in(rows: OwnedRows, plain: Sequence[Any], layers: Sequence[Any], batch: int) -> None:
+    """Write what transformers' layers hold into the arena's, and set these to continue from there."""
+    rows.reach_batch(batch)
+    length = max((layer.get_seq_length() for layer in plain if _has_rows(layer)), default=0)
+    for piece in rows.pieces(length):
+        rows.reach(piece.stop, batch)
+        for old, new in zip(plain, layers, strict=True):
+            _move_rows(old, new, piece)
+    for old, new in zip(plain, layers, strict=True):
+        _move_states(old, new)
+
+
+def _move_rows(old: Any, new: Any, piece: range) -> None:
+    if isinstance(new, ArenaAttention) and _has_rows(old):
+        kept = range(old.get_seq_length() - old.keys.shape[-2], old.get_seq_length())
+        start, stop = max(piece.start, kept.start), min(piece.stop, kept.stop)
+        if start < stop:
+            at = slice(start - kept.start, stop - kept.start)
+            new.fill(start, old.keys[:, :, at], old.values[:, :, at])
+        new.length = kept.stop
+    if isinstance(new, ArenaIndexed) and old.indexer_keys is not None:
+        new.fill_index(piece.start, old.indexer_keys[:, piece.start : piece.stop])
+        new.index_length = old.indexer_keys.shape[1]
+
+
+def _move_states(old: Any, new: Any) -> None:
+    if not isinstance(new, ArenaState):
+        return
+    for place in range(old.number_of_states):
+        if old.conv_states[place] is not None:
+            new.conv_states.write(place, old.conv_states[place])
+        if old.recurrent_states[place] is not None:
+            new.recurrent_states.write(place, old.recurrent_states[place])
+        new.has_previous_state[place] = old.has_previous_state[place]
+
+
+def _complete(layers: Sequence[Any]) -> bool:
+    """Whether a first forward went through all layers: every attention layer holds rows, or else every state is set."""
+    attention = [layer for layer in layers if isinstance(layer, CacheLayerMixin)]
+    if attention:
+        return all(_has_rows(layer) for layer in attention)
+    return all(_has_state(layer) for layer in layers if isinstance(layer, LinearAttentionCacheLayerMixin))
+
+
+def _has_rows(layer: Any) -> bool:
+    return isinstance(layer, CacheLayerMixin) and layer.keys is not None
+
+
+def _has_state(layer: Any) -> bool:
+    return isinstance(layer, LinearAttentionCacheLayerMixin) and all(layer.has_previous_state.values())

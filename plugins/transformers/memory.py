@@ -1,0 +1,270 @@
+"""The rows of one batch in a storage: what the layers of a cache read and write, at the ids of the present step.
+
+``RowMemory`` serves rows that somebody else advances (the loop's scheduler); ``OwnedRows`` opens and
+advances rows of its own. Pages and slots may move at every step, so nothing physical outlives one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+
+from kvarena.storage.iteration_ids import IterationIds
+from kvarena.terms.answers import Refused
+from kvarena.terms.errors import KvarenaError
+from kvarena.terms.invariants import invariant
+
+PIECE_PAGES = 16
+"""Rows that are copied in are brought in so many pages at a time, so that windows retire as they fill."""
+
+
+class ArenaFullError(KvarenaError):
+    """The arena cannot take the next tokens; ``refused`` has the sum, or is None where it was never asked."""
+
+    def __init__(self, message: str, refused: Refused | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+@attrs.frozen
+class Place:
+    """Where one field of one layer lives: its sub-pool, and its key among the sub-pool's views."""
+
+    pool: str
+    layer: int
+    role: str
+    field: str
+
+    def __str__(self) -> str:
+        return f"layer {self.layer}'s {self.field!r} ({self.pool})"
+
+
+Views = Mapping[str, Mapping[tuple[int, str, str], torch.Tensor]]
+
+
+def views_of(storage: Any) -> dict[str, dict[tuple[int, str, str], torch.Tensor]]:
+    """The typed views of every sub-pool that has bytes, by sub-pool name."""
+    # an inference tensor could not be written outside of inference mode later on
+    with torch.inference_mode(False):
+        return {pool.name: dict(storage.views(pool.name)) for pool in storage.plan.sub_pools if pool.unit_bytes}
+
+
+class RowMemory:
+    """A batch of rows of equal length, at the ids of one step.
+
+    A row-shaped tensor is (batch, tokens, *field); a state is (batch, *field). States of a batch are
+    *lent*: the layer changes a copy in place, and ``commit`` writes it back before the ids change.
+    """
+
+    def __init__(self, views: Views, page_tokens: int) -> None:
+        self.length = 0
+        self._views = views
+        self.page_tokens = page_tokens
+        self._ids: IterationIds | None = None
+        self._index = np.empty(0, dtype=np.int64)
+        self._tables: dict[str, torch.Tensor] = {}
+        self._lent: dict[Place, torch.Tensor] = {}
+
+    def bind(self, ids: IterationIds, index: Sequence[int], length: int) -> None:
+        """Use these ids from here on: the rows at ``index`` of a step that brought them to ``length``."""
+        self.commit()
+        self._ids = ids
+        self._index = np.asarray(index, dtype=np.int64)
+        self._tables = {}
+        self.length = length
+
+    def reach(self, length: int, batch: int) -> None:
+        """Rows up to ``length`` are about to be written by a batch of this size."""
+        self.reach_batch(batch)
+        invariant("memory.reach_beyond_step", length == self.length, asked=length, step=self.length)
+
+    def reach_batch(self, batch: int) -> None:
+        """A batch of this size is about to write states."""
+        invariant("memory.batch", batch == len(self._index), asked=batch, rows=len(self._index))
+
+    def write(self, place: Place, start: int, rows: torch.Tensor) -> None:
+        """Store the rows from position ``start`` on.
+
+        Raises:
+            KvarenaError: their type or shape is not what the layer wrote at first.
+        """
+        view = self._view(place, rows.dtype, rows.shape[2:])
+        pages, offsets = self._pages(place.pool, start, start + rows.shape[1])
+        view[pages, offsets] = rows.detach()
+
+    def read(self, place: Place, start: int, stop: int) -> torch.Tensor:
+        """A copy of the rows at positions ``[start, stop)``."""
+        view = self._views[place.pool][place.layer, place.role, place.field]
+        first, last = start // self.page_tokens, -(-stop // self.page_tokens)
+        pages = self._table(place.pool)[:, first:last]
+        rows = view[pages].flatten(1, 2)
+        skip = first * self.page_tokens
+        return rows[:, start - skip : stop - skip]
+
+    def state(self, place: Place) -> torch.Tensor:
+        """The states of the batch, to be changed in place: the arena's own bytes for one row, else lent."""
+        view = self._views[place.pool][place.layer, place.role, place.field]
+        slots = self._slots()
+        if len(slots) == 1:
+            return view[int(slots[0])].detach()
+        lent = self._lent.pop(place, None)
+        if lent is not None:
+            view[slots, 0] = lent.detach()
+        self._lent[place] = view[slots, 0]
+        return self._lent[place]
+
+    def set_state(self, place: Place, states: torch.Tensor) -> torch.Tensor:
+        """Replace the states of the batch; returns them as they are stored."""
+        stored = self.state(place)
+        if stored.shape != states.shape:
+            raise _changed(place, tuple(stored.shape[1:]), stored.dtype, tuple(states.shape[1:]), states.dtype)
+        return stored.copy_(states.detach())
+
+    def commit(self) -> None:
+        """Write lent states back, at the ids they were lent with."""
+        for place, lent in self._lent.items():
+            self._views[place.pool][place.layer, place.role, place.field][self._slots(), 0] = lent.detach()
+        self._lent.clear()
+
+    def _view(self, place: Place, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        view = self._views[place.pool][place.layer, place.role, place.field]
+        if view.dtype != dtype or view.shape[2:] != tuple(shape):
+            raise _changed(place, tuple(view.shape[2:]), view.dtype, tuple(shape), dtype)
+        return view
+
+    def _pages(self, pool: str, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(start, stop)
+        return self._table(pool)[:, positions // self.page_tokens], positions % self.page_tokens
+
+    def _table(self, pool: str) -> torch.Tensor:
+        invariant("memory.read_before_step", self._ids is not None, pool=pool)
+        if pool not in self._tables:
+            self._tables[pool] = torch.from_numpy(self._ids.tables[pool][self._index])
+        return self._tables[pool]
+
+    def _slots(self) -> torch.Tensor:
+        invariant("memory.slots", self._ids is not None and self._ids.slots is not None)
+        slots = self._ids.slots[self._index]
+        return torch.from_numpy(slots if slots.ndim == 1 else np.ascontiguousarray(slots[:, 0]))
+
+
+class OwnedRows(RowMemory):
+    """Rows that this object opens, advances, reorders and closes, in a storage of its own."""
+
+    def __init__(self, storage: Any) -> None:
+        super().__init__(views_of(storage), storage.plan.page_tokens)
+        self.rows: list[int] = []
+        self._storage = storage
+        self._piece = PIECE_PAGES * storage.plan.page_tokens
+
+    def reach(self, length: int, batch: int) -> None:
+        """Advance the rows when the first layer of a forward gets here.
+
+        Raises:
+            ArenaFullError: with the sum; a forward that met it cannot be resumed.
+            KvarenaError: the batch has another size than the rows in use.
+        """
+        self.reach_batch(batch)
+        if length > self.length:
+            self._step(self.rows, length)
+
+    def reach_batch(self, batch: int) -> None:
+        """Open the rows at the first call, and hold every later batch to their number."""
+        if not self.rows:
+            self._open(batch)
+        if batch != len(self.rows):
+            raise KvarenaError(
+                f"a batch of {batch} meets a cache that holds {len(self.rows)} sequences; call reset() between batches"
+            )
+
+    def pieces(self, length: int) -> list[range]:
+        """The pieces in which rows should be brought to ``length`` by a caller who holds them all already."""
+        return [range(at, min(at + self._piece, length)) for at in range(self.length, length, self._piece)]
+
+    def select(self, indices: Sequence[int]) -> None:
+        """The batch becomes its rows at ``indices``, some dropped, some several times.
+
+        Raises:
+            ArenaFullError: there is no room for the copies.
+        """
+        self.commit()
+        for at in sorted(set(range(len(self.rows))) - set(indices)):
+            self._storage.close(self.rows[at])
+        chosen: list[int] = []
+        copies: list[tuple[int, int]] = []
+        for place, at in enumerate(indices):
+            if self.rows[at] in chosen:
+                copies.append((place, self.rows[at]))
+                chosen.append(self._open_row())
+                self._advance_alone(chosen[-1])
+            else:
+                chosen.append(self.rows[at])
+        self.rows = chosen
+        self._translate()
+        for place, source in copies:
+            self._copy(chosen.index(source), place)
+
+    def close(self) -> None:
+        """Give every page and slot back; the next batch starts anew."""
+        self._lent.clear()
+        for row in self.rows:
+            self._storage.close(row)
+        self.rows, self.length, self._ids = [], 0, None
+
+    def _open(self, batch: int) -> None:
+        for _ in range(batch):
+            self.rows.append(self._open_row())
+        self._translate()
+
+    def _open_row(self) -> int:
+        row = self._storage.open()
+        if isinstance(row, Refused):
+            raise _full(f"no room for a sequence more beside {len(self.rows)}", row)
+        return int(row)
+
+    def _step(self, rows: Sequence[int], length: int) -> None:
+        self.commit()
+        ids = self._storage.step(np.asarray(rows, dtype=np.int64), np.full(len(rows), length, dtype=np.int64))
+        if isinstance(ids, Refused):
+            raise _full(f"{len(rows)} sequences cannot grow from {self.length} to {length} tokens", ids)
+        self.bind(ids, range(len(rows)), length)
+
+    def _advance_alone(self, row: int) -> None:
+        """Bring a new row to the batch's length without writing it."""
+        for stop in [*range(self._piece, self.length, self._piece), self.length]:
+            ids = self._storage.step(np.asarray([row], dtype=np.int64), np.asarray([stop], dtype=np.int64))
+            if isinstance(ids, Refused):
+                raise _full(f"no room for a copy of a sequence of {self.length} tokens", ids)
+
+    def _translate(self) -> None:
+        self.bind(self._storage.translate(np.asarray(self.rows, dtype=np.int64)), range(len(self.rows)), self.length)
+
+    def _copy(self, source: int, target: int) -> None:
+        """Copy what a sequence still needs, page by page, and its states."""
+        for pool in self._storage.plan.sub_pools:
+            views = self._views.get(pool.name, {}).values()
+            if pool.is_slots:
+                slots = self._slots()
+                ids = [int(slots[source])], [int(slots[target])]
+            elif self.length:
+                first = (self.length - pool.lifetime.retained(self.length)) // self.page_tokens
+                last = -(-self.length // self.page_tokens)
+                table = self._table(pool.name)[:, first:last]
+                ids = table[source], table[target]
+            else:
+                continue
+            for view in views:
+                view[ids[1]] = view[ids[0]]
+
+
+def _full(what: str, refused: Refused) -> ArenaFullError:
+    return ArenaFullError(f"the arena is full: {what}: {refused}; give ArenaCache more memory", refused)
+
+
+def _changed(place: Place, shape: Any, dtype: Any, new_shape: Any, new_dtype: Any) -> KvarenaError:
+    return KvarenaError(
+        f"{place} was written as {tuple(shape)} of {dtype} at first and now comes as {tuple(new_shape)} of "
+        f"{new_dtype}; use a new ArenaCache after changing a model"
+    )

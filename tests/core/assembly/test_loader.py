@@ -1,0 +1,204 @@
+"""A name in a config becomes an object with the settings beside it, or one clear error."""
+
+import attrs
+import pytest
+
+from kvarena.assembly import hookspecs
+from kvarena.assembly.catalog import Catalog, Entry, installed_entries
+from kvarena.assembly.config import ArenaConfig, Choice, PluginsConfig, PoliciesConfig, StorageConfig
+from kvarena.assembly.loader import declared_layers, hook_manager, make, make_policies
+from kvarena.terms.errors import ConfigError, PluginError
+from kvarena.terms.lifetimes import Full, State, Window
+from kvarena.terms.marks import hookimpl
+
+OURS = tuple(entry for entry in installed_entries() if entry.distribution == "kvarena")
+
+
+@attrs.frozen
+class Sample:
+    """A plugin with settings."""
+
+    size: int
+    mode: str = "plain"
+
+
+def make_sample(size: int, mode: str = "plain") -> Sample:
+    """A plugin that is a function."""
+    if size < 0:
+        raise ValueError(f"a size of {size} makes no sense")
+    return Sample(size, mode)
+
+
+class Watch:
+    """A hook plugin."""
+
+    seen: list[str] = []  # noqa: RUF012
+
+    @hookimpl
+    def kvarena_storage_opened(self, storage: str) -> None:
+        """Remember it."""
+        self.seen.append(f"opened {storage}")
+
+    @hookimpl
+    def kvarena_storage_closed(self, storage: str) -> None:
+        """Remember it."""
+        self.seen.append(f"closed {storage}")
+
+
+class Mistaken:
+    """Implements a hook that does not exist."""
+
+    @hookimpl
+    def kvarena_storage_opend(self, storage: str) -> None:
+        """A misspelt name."""
+
+
+def entry(kind: str, name: str, what: str) -> Entry:
+    return Entry(kind, name, "test", "1", f"{__name__}:{what}")
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog(
+        [
+            *OURS,
+            entry("backends", "sample", "Sample"),
+            entry("backends", "function", "make_sample"),
+            entry("plugins", "watch", "Watch"),
+            entry("plugins", "mistaken", "Mistaken"),
+        ]
+    )
+
+
+def test_a_class_and_a_function_get_their_settings(catalog: Catalog) -> None:
+    """Settings are the fields of the one, the parameters of the other."""
+    for name in ("sample", "function"):
+        assert make(catalog, "backends", Choice(name, {"size": 3})) == Sample(3)
+
+
+@pytest.mark.req("BLD-3")
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (Choice("sample", {"size": 3, "mod": "x"}), "q.toml: backend: mod: unknown key; did you mean 'mode'?"),
+        (Choice("function", {"size": 3, "mod": "x"}), "q.toml: backend: mod: unknown key; did you mean 'mode'?"),
+        (Choice("sample", {"size": "3"}), "q.toml: backend: size: must be a whole number, not '3'"),
+        (Choice("sample"), "q.toml: backend: size: is missing, and has no default"),
+        (Choice("function", {"size": -1}), "q.toml: backend: a size of -1 makes no sense"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_place(catalog: Catalog, choice: Choice, message: str) -> None:
+    """The place is the one in the file; the cure is the plugin's own field."""
+    with pytest.raises(ConfigError) as caught:
+        make(catalog, "backends", choice, "q.toml: backend")
+    assert str(caught.value) == message
+
+
+def test_an_unknown_plugin_is_named_with_its_place(catalog: Catalog) -> None:
+    """And the nearest that there is."""
+    with pytest.raises(PluginError, match=r"q.toml: backend: no backend is named 'hots'; did you mean 'host'\?"):
+        make(catalog, "backends", "hots", "q.toml: backend")
+
+
+@pytest.mark.req("PLG-1")
+def test_policies_are_made_by_name(catalog: Catalog) -> None:
+    """Defaults are ours; a table gives a policy its settings."""
+    policies = make_policies(catalog, PoliciesConfig(compaction={"name": "lazy", "max_moves": 3}))
+
+    assert (policies.hole_order.name, policies.placement.name) == ("nearest", "middle")
+    assert policies.compaction.moves(live=100, holes=50) == 3
+
+
+def test_a_policy_of_another_sort_is_refused(catalog: Catalog) -> None:
+    """A compaction policy cannot order holes; those that can are listed."""
+    with pytest.raises(ConfigError) as caught:
+        make_policies(catalog, PoliciesConfig(holes="lazy"), "q.toml")
+    assert str(caught.value) == "q.toml: policies.holes: 'lazy' is no hole order; choose one of: nearest, recent"
+
+
+def declared(*tables: dict[str, object]) -> StorageConfig:
+    return StorageConfig(arena=ArenaConfig(memory="1GiB"), layers=tables)
+
+
+MHA = {"layout": "mha", "kv_heads": 2, "head_dim": 16}
+
+
+@pytest.mark.req("DEC-1")
+@pytest.mark.req("DEC-2")
+def test_declared_layers_share_out_their_settings(catalog: Catalog) -> None:
+    """Free keys go to the layout or the lifetime that has them; tables of one index add up."""
+    state = {"layout": "short-conv", "lifetime": "state"}
+    conv = catalog.load("layouts", "short-conv")
+    required = {
+        field.name: 4 for field in attrs.fields(conv) if field.default is attrs.NOTHING and field.type in (int, "int")
+    }
+    layers = declared_layers(
+        declared(
+            {"index": [0, 1], "lifetime": "window", "window": 64, **MHA},
+            {"index": 2, "tokens_per_entry": 4, **MHA},
+            {"index": 1, **state, **required},
+            {"index": 3, "shares": 2},
+            {"index": 4},
+        ),
+        catalog,
+    )
+
+    assert [layer.index for layer in layers] == [0, 1, 2, 3, 4]
+    assert [part.lifetime for part in layers[1].parts] == [Window(64), State()]
+    assert [part.role for part in layers[1].parts] == ["kv", "state"]
+    assert (layers[2].parts[0].lifetime, layers[2].parts[0].tokens_per_entry) == (Full(), 4)
+    assert layers[3].shares == 2
+    assert layers[4].parts == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "q.toml: layers[0]: index: is missing, and has no default"),
+        ({"index": 0, **MHA, "kv_head": 1}, "q.toml: layers[0]: kv_head: unknown key; did you mean 'kv_heads'?"),
+        ({"index": 0, **MHA, "windw": 1}, "q.toml: layers[0]: windw: unknown key"),
+        ({"index": 0, **MHA, "kv_heads": "2"}, "q.toml: layers[0]: kv_heads: must be a whole number, not '2'"),
+        ({"index": 0, **MHA, "head_dim": 0}, "q.toml: layers[0]: head_dim: must be >= 1: 0"),
+        ({"index": 0, **MHA, "dtype": "int7"}, "q.toml: layers[0]: dtype: unknown dtype 'int7'"),
+        ({"index": 0, **MHA, "lifetime": "window"}, "q.toml: layers[0]: window: is missing, and has no default"),
+        ({"index": 0, **MHA, "tokens_per_entry": 0}, "q.toml: layers[0]: tokens_per_entry: must be >= 1: 0"),
+        ({"index": -1, **MHA}, "q.toml: layers[0]: index: must be >= 0: -1"),
+        ({"index": [], **MHA}, "q.toml: layers[0]: index: names no layer"),
+        ({"index": 0, "kv_heads": 1}, "q.toml: layers[0]: kv_heads: a setting without a layout"),
+    ],
+)
+def test_a_wrong_layer_is_named_with_its_place(catalog: Catalog, table: dict[str, object], message: str) -> None:
+    """The number of the table, the key, and the nearest one that its layout or lifetime has."""
+    with pytest.raises(ConfigError) as caught:
+        declared_layers(declared(table), catalog, "q.toml")
+    assert message in str(caught.value)
+
+
+def test_an_unknown_layout_is_named_with_its_place(catalog: Catalog) -> None:
+    """A misspelt layout is told the nearest."""
+    with pytest.raises(PluginError, match=r"q.toml: layers\[0\].layout: no layout is named 'mhaa'; did you mean 'mha'"):
+        declared_layers(declared({"index": 0, "layout": "mhaa"}), catalog, "q.toml")
+
+
+def test_hooks_run_only_for_plugins_that_are_enabled(catalog: Catalog) -> None:
+    """``kvarena_storage_opened`` and ``kvarena_storage_closed`` reach those named, and no others."""
+    Watch.seen.clear()
+    hook_manager(catalog, PluginsConfig()).hook.kvarena_storage_opened(storage="one")
+    manager = hook_manager(catalog, PluginsConfig(enable=("watch",)))
+    manager.hook.kvarena_storage_opened(storage="two")
+    manager.hook.kvarena_storage_closed(storage="two")
+
+    assert Watch.seen == ["opened two", "closed two"]
+
+
+def test_a_hook_that_does_not_exist_is_refused(catalog: Catalog) -> None:
+    """The plugin is named, and so is the hook."""
+    with pytest.raises(PluginError, match=r"hook plugin 'mistaken' \(test 1\): .*kvarena_storage_opend"):
+        hook_manager(catalog, PluginsConfig(enable=("mistaken",)))
+
+
+def test_every_hook_has_a_docstring() -> None:
+    """What a plugin may implement is documented where it is declared."""
+    hooks = [value for name, value in vars(hookspecs).items() if name.startswith("kvarena_")]
+    assert hooks
+    assert all(hook.__doc__ for hook in hooks)

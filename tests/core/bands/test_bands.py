@@ -1,0 +1,170 @@
+"""Ends, floats and bands without bytes, each by itself."""
+
+import numpy as np
+import pytest
+
+from kvarena.bands.band import Band
+from kvarena.bands.float_band import FloatBand
+from kvarena.bands.grid import Grid
+from kvarena.bands.id_band import IdBand
+from kvarena.bands.span import Span
+from kvarena.bands.unit_ids import UnitIds
+from kvarena.policies.hole_order import Nearest
+from kvarena.terms.errors import InvariantError
+from kvarena.terms.ports import HIGH, LOW, End
+
+PAGES = 40
+
+
+def band(end: End | None) -> Span:
+    """Pages 1 to 38 of 40, an id for each; page 39 is the sink."""
+    grid = Grid("full", 8, end, 1, PAGES - 1, PAGES, PAGES - 1, PAGES, zero_on_take=True)
+    made = FloatBand if end is None else Band
+    return made(grid, UnitIds(PAGES, PAGES, PAGES - 1), Nearest(recent_max=0).open(PAGES, end or LOW))
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def state(some: Span) -> tuple[int, int, int, int]:
+    shot = some.shot()
+    return shot.live, shot.holes, shot.start, shot.stop
+
+
+@pytest.mark.req("ALC-1")
+def test_a_low_band_grows_up_and_fills_holes_first() -> None:
+    """From its first page on; a hole before the frontier is used before the frontier moves."""
+    some = band(LOW)
+    assert some.take(np.arange(5), 1, 6).tolist() == [1, 2, 3, 4, 5]
+    some.free(ids(1, 3))
+    assert state(some) == (3, 2, 1, 6)
+    assert some.take(ids(10, 11, 12), 1, 7).tolist() == [2, 4, 6]
+    assert state(some) == (6, 0, 1, 7)
+    some.verify()
+
+
+@pytest.mark.req("ALC-1")
+def test_a_high_band_grows_down() -> None:
+    """From the page below its sink; the nearest hole is the highest."""
+    some = band(HIGH)
+    assert sorted(some.take(np.arange(5), 34, 39).tolist()) == [34, 35, 36, 37, 38]
+    pages = some.ids.pages_of(np.arange(5)).tolist()
+    some.free(ids(pages.index(35), pages.index(37)))
+    assert state(some) == (3, 2, 34, 39)
+    assert some.take(ids(9), 34, 39).tolist() == [37]
+    some.verify()
+
+
+@pytest.mark.req("LIF-7")
+@pytest.mark.parametrize(
+    ("end", "span", "freed", "left"), [(LOW, (1, 6), (5, 4, 1), (2, 4)), (HIGH, (34, 39), (34, 35, 38), (36, 38))]
+)
+def test_holes_at_the_frontier_go_back_at_once(
+    end: End, span: tuple[int, int], freed: tuple[int, ...], left: tuple[int, int]
+) -> None:
+    """A free leaves a hole; those at the frontier, and holes behind them, leave the span."""
+    some = band(end)
+    some.take(np.arange(5), *span)
+    some.free(some.ids.owners_of(ids(*freed)))
+    anchored = (1, left[1]) if end is LOW else (left[0], 39)
+    assert state(some) == (2, 1, *anchored)
+    some.verify()
+
+
+def test_an_empty_band_begins_at_its_anchor() -> None:
+    """Freed whole and taken again, it has not drifted."""
+    for end, span in ((LOW, (1, 3)), (HIGH, (37, 39))):
+        some = band(end)
+        some.take(ids(0, 1), *span)
+        some.free(ids(0, 1))
+        assert state(some)[:2] == (0, 0)
+        some.take(ids(5, 6), *span)
+        assert state(some) == (2, 0, *span)
+
+
+@pytest.mark.req("CMP-3")
+@pytest.mark.parametrize("end", [LOW, HIGH])
+def test_packing_brings_every_page_to_the_end(end: End) -> None:
+    """The moves are as many as live pages lie outside the packed span, and none is source and target."""
+    some = band(end)
+    some.take(np.arange(20), *((1, 21) if end is LOW else (19, 39)))
+    some.free(ids(0, 2, 4, 7, 9, 12))
+    sources, targets = some.closing_moves(99)
+    assert not set(sources.tolist()) & set(targets.tolist())
+    some.moved(sources, targets)
+    assert state(some) == (14, 0, *((1, 15) if end is LOW else (25, 39)))
+    some.verify()
+
+
+@pytest.mark.req("CMP-1")
+@pytest.mark.parametrize("end", [LOW, HIGH])
+def test_a_limit_moves_the_farthest_pages_to_the_nearest_holes(end: End) -> None:
+    """So that each move brings the frontier nearer."""
+    some = band(end)
+    some.take(np.arange(20), *((1, 21) if end is LOW else (19, 39)))
+    pages = (2, 3, 5, 20) if end is LOW else (37, 36, 34, 19)
+    some.free(some.ids.owners_of(ids(*pages[:3])))
+    sources, targets = some.closing_moves(2)
+    assert targets.tolist() == list(pages[:2])
+    assert sources.tolist() == ([20, 19] if end is LOW else [19, 20])
+    some.moved(sources, targets)
+    assert state(some) == (17, 1, *((1, 19) if end is LOW else (21, 39)))
+
+
+def test_growth_is_checked_against_the_holes() -> None:
+    """A span that grows by more than the holes lack would leak pages."""
+    some = band(LOW)
+    with pytest.raises(InvariantError, match=r"band\.growth_is_what_holes_lack"):
+        some.take(ids(0, 1), 1, 4)
+
+
+@pytest.mark.req("ALC-1")
+def test_a_float_grows_to_either_side() -> None:
+    """As far as the plan says on each."""
+    some = band(None)
+    some.take(ids(0, 1), 10, 12)
+    assert sorted(some.take(np.arange(2, 7), 8, 15).tolist()) == [8, 9, 12, 13, 14]
+    assert state(some) == (7, 0, 8, 15)
+    some.verify()
+
+
+@pytest.mark.req("CMP-6")
+def test_a_float_hands_back_boundary_holes_of_both_sides() -> None:
+    """The holes between live pages stay, to be used in place."""
+    some = band(None)
+    some.take(np.arange(8), 10, 18)
+    some.free(ids(0, 1, 4, 7))
+    assert state(some) == (4, 1, 12, 17)
+    some.free(ids(2, 3, 5, 6))
+    assert state(some)[:2] == (0, 0)
+    some.take(ids(9), 30, 31)
+    assert state(some) == (1, 0, 30, 31)
+
+
+@pytest.mark.parametrize("start", range(2, 25))
+def test_a_relocated_float_keeps_the_pages_that_are_inside(start: int) -> None:
+    """Also where the new block overlaps the old span: no page inside moves, no target is a source."""
+    some = band(None)
+    some.take(np.arange(10), 10, 20)
+    some.free(ids(2, 3, 6))
+    before = some.ids.pages_of(np.arange(10))
+    sources, targets = some.relocation(start, start + 9)
+    assert not set(sources.tolist()) & set(range(start, start + 9))
+    assert set(targets.tolist()) <= set(range(start, start + 9)) - set(before.tolist())
+    some.relocated(start, start + 9, (sources, targets))
+    assert state(some) == (7, 2, start, start + 9)
+    some.take(ids(20, 21), start, start + 9)
+    some.verify()
+
+
+def test_a_band_without_bytes_counts_ids() -> None:
+    """An id is its own page; a double free is caught as in any band."""
+    grid = Grid("ids", 0, None, 0, 4, 5, 4, 4, zero_on_take=False)
+    some = IdBand(grid, UnitIds(4, 5, 4))
+    assert some.take(ids(1, 3)).tolist() == [1, 3]
+    assert (some.shot().live, some.shot().ids_free, some.shot().unit_bytes) == (2, 2, 0)
+    some.free(ids(1))
+    with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
+        some.free(ids(1))
+    some.verify()

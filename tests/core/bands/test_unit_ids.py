@@ -1,0 +1,129 @@
+"""Ids and maps: nothing is handed out twice, nothing is lost, and mistakes change nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvarena.bands.unit_ids import IdPool, UnitIds
+from kvarena.terms.errors import InvariantError
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+@pytest.mark.req("IDS-4")
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.randoms(use_true_random=False)), max_size=40))
+def test_a_pool_mints_each_id_to_one_holder(steps: list) -> None:
+    """Under any order of takes and gives, what is out and what is free are all ids, each once."""
+    pool, out = IdPool(20), set()
+    for taking, count, rng in steps:
+        if taking:
+            minted = pool.take(min(count, pool.free)).tolist()
+            assert len(set(minted)) == len(minted)
+            assert not out & set(minted)
+            out |= set(minted)
+        else:
+            back = rng.sample(sorted(out), min(count, len(out)))
+            pool.give(ids(*back))
+            out -= set(back)
+        assert pool.free == 20 - len(out)
+        pool.verify()
+    assert sorted(pool.take(pool.free).tolist()) == sorted(set(range(20)) - out)
+
+
+@pytest.mark.parametrize("wrong", [ids(1, 1), ids(2), ids(-1), ids(9)], ids=["twice", "free", "negative", "beyond"])
+def test_a_wrong_give_changes_nothing(wrong: np.ndarray) -> None:
+    """An id named twice, one that is not out and one that does not exist are caught first."""
+    pool = IdPool(4)
+    pool.take(2)
+    with pytest.raises(InvariantError, match=r"id_pool\.give"):
+        pool.give(wrong)
+    assert pool.free == 2
+    pool.give(ids(0, 1))
+    pool.verify()
+
+
+def test_a_pool_never_mints_more_than_it_has() -> None:
+    """Asking beyond the free ids is the caller's mistake."""
+    with pytest.raises(InvariantError, match=r"id_pool\.take_beyond_free"):
+        IdPool(3).take(4)
+
+
+@pytest.mark.req("BLD-2")
+def test_unbound_ids_read_as_the_sink() -> None:
+    """So does -1, in an array of any shape; a freed id does again."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(0, 3), ids(2, 4))
+    assert maps.pages_of(np.array([[0, 1], [3, -1]])).tolist() == [[2, 5], [4, 5]]
+    assert maps.is_bound(ids(0, 1, 3, -1)).tolist() == [True, False, True, False]
+    assert maps.unbind(ids(3)).tolist() == [4]
+    assert maps.pages_of(ids(3)).tolist() == [5]
+    assert maps.bound == 1
+    maps.verify()
+
+
+@pytest.mark.req("IDS-2")
+def test_a_move_rewrites_the_maps_alone() -> None:
+    """The ids stay, the pages change, also onto a page that an earlier source left."""
+    maps = UnitIds(4, 8, sink_page=7)
+    maps.bind(ids(1, 2), ids(5, 6))
+    maps.rebind(ids(5, 6), ids(0, 1))
+    assert maps.pages_of(ids(1, 2)).tolist() == [0, 1]
+    assert maps.owners_of(ids(0, 1, 5, 6)).tolist() == [1, 2, -1, -1]
+    maps.verify()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [ids(0, 0), ids(0, 1), ids(0, -1), ids(0, 4), ids(1)],
+    ids=["twice", "one unbound", "negative", "beyond", "unbound"],
+)
+def test_a_wrong_free_is_caught_before_anything_changes(wrong: np.ndarray) -> None:
+    """Counts and maps are as before, whichever id of the call was wrong."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(0, 3), ids(2, 4))
+    with pytest.raises(InvariantError, match=r"band\.free_of"):
+        maps.unbind(wrong)
+    maps.verify()
+    assert maps.bound == 2
+    assert maps.pages_of(ids(0, 3)).tolist() == [2, 4]
+
+
+def test_a_last_page_that_is_bound_hides_no_unbound_id() -> None:
+    """An unbound id's sink may be any page, the first or the last: it is nobody's."""
+    maps = UnitIds(4, 6, sink_page=0)
+    maps.bind(ids(3), ids(5))
+    with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
+        maps.unbind(ids(2))
+
+
+@pytest.mark.parametrize("wrong", [ids(0), ids(1, 1), ids(-1), ids(4)], ids=["bound", "twice", "negative", "beyond"])
+def test_a_wrong_take_is_caught_before_anything_changes(wrong: np.ndarray) -> None:
+    """An id that is bound, named twice or unknown is not taken."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(0), ids(2))
+    with pytest.raises(InvariantError, match=r"band\.take_of"):
+        maps.check_unbound(wrong)
+    maps.verify()
+    maps.check_unbound(ids(1, 2, 3))
+
+
+def test_moves_are_checked() -> None:
+    """Nothing moves from a page without an owner, nor onto one that has an owner."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(0, 1), ids(2, 3))
+    with pytest.raises(InvariantError, match=r"band\.move_of_unowned_page"):
+        maps.rebind(ids(4), ids(0))
+    with pytest.raises(InvariantError, match=r"band\.move_onto_owned_page"):
+        maps.rebind(ids(2), ids(3))
+
+
+def test_a_map_that_disagrees_is_found() -> None:
+    """``verify`` sees an owner that its id does not know."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(0, 1), ids(2, 3))
+    maps.owners_of(slice(2, 4))[:] = [1, 0]
+    with pytest.raises(InvariantError, match=r"unit_ids\.inverse"):
+        maps.verify()

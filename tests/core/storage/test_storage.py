@@ -1,0 +1,310 @@
+"""Requests over one arena, beside a model that knows nothing but lengths."""
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kvarena.assembly.build import build_storage
+from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.planning.demand import whole_pages
+from kvarena.terms import ranges
+from kvarena.terms.answers import Refused
+from kvarena.terms.errors import InvariantError, KvarenaError, PlanError
+from kvarena.terms.fields import Field
+from kvarena.terms.layers import Layer, Part
+from kvarena.terms.lifetimes import Chunk, Full, State, Window
+
+
+@attrs.frozen
+class Bytes:
+    """A layout of so many bytes."""
+
+    size: int
+    name = "bytes"
+
+    def fields(self) -> tuple[Field, ...]:
+        return (Field("raw", "uint8", (self.size,)),)
+
+
+@attrs.frozen
+class SinksAndWindow:
+    """The first rows and a window stay: what retires is not a prefix."""
+
+    sinks: int
+    window: int
+    own_ids = False
+    name = "sinks"
+    rank = (1, -1)
+
+    def entries(self, length: int) -> int:
+        return min(length, self.sinks + self.window)
+
+    def retained(self, length: int) -> int:
+        return min(length, self.sinks + self.window - 1)
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        gone = (range(self.sinks, max(self.sinks, start - self.window + 1)),)
+        going = (range(self.sinks, max(self.sinks, stop - self.window + 1)),)
+        return ranges.subtract(going, gone)
+
+
+CATALOG = Catalog.installed()
+STATE, FULL, SHORT, LONG = State(), Full(), Window(6), Window(17)
+CHAINS = {
+    "state, window, full": (STATE, SHORT, FULL),
+    "full alone": (FULL,),
+    "state alone": (STATE,),
+    "window alone": (SHORT,),
+    "two windows": (SHORT, LONG),
+    "state, three floats, full": (STATE, SHORT, LONG, Chunk(10), FULL),
+    "window and chunk, byte-less owner": (Chunk(8), SHORT),
+    "sinks and a window, full": (SinksAndWindow(5, 4), FULL),
+    "sinks alone with a state": (STATE, SinksAndWindow(5, 4)),
+}
+SIZES = {STATE: 40, FULL: 6, SHORT: 10, LONG: 4}
+
+
+def storage_of(lifetimes, *, memory=4000, page_tokens=4, running=4, context=60, **arena):
+    """A host storage with one layer per lifetime."""
+    layers = [
+        Layer(index, (Part(Bytes(SIZES.get(lifetime, 5)), lifetime, lifetime.name),))
+        for index, lifetime in enumerate(lifetimes)
+    ]
+    config = StorageConfig(
+        arena=ArenaConfig(
+            memory=memory, page_tokens=page_tokens, context_tokens=context, max_running=running, mirrors=False, **arena
+        ),
+        backend="host",
+    )
+    return build_storage(layers, config, CATALOG)
+
+
+def rows_of(*rows):
+    return np.array(rows, dtype=np.int64)
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """Opens, steps and closes in any order; every count and every translation is checked after each."""
+
+    @initialize(name=st.sampled_from(sorted(CHAINS)), page_tokens=st.sampled_from([1, 3, 4]), memory=st.integers(800, 4000))
+    def build(self, name, page_tokens, memory):
+        self.storage = storage_of(CHAINS[name], page_tokens=page_tokens, memory=max(memory, 900))
+        self.seen = {}  # row: (length when last looked at, length)
+
+    @rule()
+    def open(self):
+        before = self.storage.chain.snapshot()
+        row = self.storage.open()
+        if isinstance(row, Refused):
+            assert self.storage.chain.snapshot() == before
+        else:
+            assert row not in self.seen
+            self.seen[row] = (0, 0)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def step(self, data):
+        rows = data.draw(st.lists(st.sampled_from(sorted(self.seen)), min_size=1, unique=True))
+        more = [data.draw(st.integers(0, 9)) for _ in rows]
+        lengths = [min(self.seen[row][1] + count, 60) for row, count in zip(rows, more, strict=True)]
+        live = {row: self.seen[row][1] for row in rows}
+        ids = self.storage.step(rows_of(*rows), rows_of(*lengths))
+        for row, length in zip(rows, lengths, strict=True):
+            grown = live[row] if isinstance(ids, Refused) else length
+            self.seen[row] = (live[row], grown)
+        if not isinstance(ids, Refused):
+            assert ids.starts.tolist() == list(live.values())
+            assert ids.lengths.tolist() == lengths
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def close(self, data):
+        row = data.draw(st.sampled_from(sorted(self.seen)))
+        self.storage.close(row)
+        del self.seen[row]
+
+    @rule()
+    def flush(self):
+        self.storage.flush()
+
+    def kept(self, pool, row):
+        """The page positions that a sub-pool must hold for a row; those that it may have let go already."""
+        looked, length = self.seen[row]
+        tokens = self.storage.plan.page_tokens
+        there = set(range(-(-length // tokens)))
+        gone = {page for pages in whole_pages(pool.lifetime.retired(0, looked), tokens) for page in pages}
+        return there - gone
+
+    @invariant()
+    def counts_and_ids_agree(self):
+        if not hasattr(self, "storage"):
+            return
+        storage, table = self.storage, self.storage.requests
+        storage.chain.verify()
+        for column, pool in enumerate(storage.plan.sub_pools):
+            held = {row: len(self.kept(pool, row)) for row in self.seen} if not pool.is_slots else dict.fromkeys(self.seen, 1)
+            assert {row: int(table.held[row, column]) for row in self.seen} == held
+            assert storage.chain.snapshot().bands[column].live == sum(held.values())
+        if self.seen:
+            self.translations_agree(storage.translate(rows_of(*sorted(self.seen))))
+
+    def translations_agree(self, ids):
+        storage = self.storage
+        for pool in storage.plan.token_pools:
+            sink = storage.chain.pages(pool.name, rows_of(-1))[0]
+            tables = ids.tables[pool.name]
+            owned = []
+            for index, row in enumerate(sorted(self.seen)):
+                bound = {place for place, page in enumerate(tables[index].tolist()) if page != sink}
+                assert bound == self.kept(pool, row)
+                owned += [page for page in tables[index].tolist() if page != sink]
+            assert len(owned) == len(set(owned))
+        if ids.slots is not None:
+            slots = ids.slots.ravel().tolist()
+            assert 0 not in slots
+            assert len(slots) == len(set(slots))
+
+    def teardown(self):
+        if hasattr(self, "storage"):
+            self.storage.close_all()
+            assert all(shot.live == shot.holes == 0 for shot in self.storage.chain.snapshot().bands)
+            self.storage.chain.verify()
+            self.storage.release()
+
+
+TestStorageMachine = StorageMachine.TestCase
+TestStorageMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestStorageMachine.pytestmark = [pytest.mark.req("IDS-1"), pytest.mark.req("IDS-4"), pytest.mark.req("WIN-1"), pytest.mark.req("LIF-7")]
+
+
+@pytest.mark.req("WIN-1")
+def test_a_window_of_a_page_holds_one_or_two_as_it_slides():
+    """Pages live after retiring at each length, with pages of 4 and a window of 4."""
+    storage = storage_of((Window(4), FULL), page_tokens=4)
+    row, live = storage.open(), []
+    for length in range(1, 13):
+        assert storage.step(rows_of(row), rows_of(length))
+        storage.step(rows_of(row), rows_of(length))
+        live.append(storage.chain.snapshot().bands[0].live)
+    assert live == [1, 1, 1, 1, 2, 2, 1, 1, 2, 2, 1, 1]
+
+
+@pytest.mark.req("ALC-2")
+def test_a_refused_step_retires_but_takes_nothing():
+    """The batch is all or nothing: after a refusal no row has grown and the counts are as before."""
+    storage = storage_of((FULL,), memory=24 * 6)
+    one, two = storage.open(), storage.open()
+    assert storage.step(rows_of(one, two), rows_of(8, 4))
+    before = storage.chain.snapshot()
+    refused = storage.step(rows_of(one, two), rows_of(16, 12))
+    assert isinstance(refused, Refused)
+    assert not refused
+    assert refused.asked == {"full": 4}
+    assert "full" in str(refused)
+    assert storage.chain.snapshot() == before
+    assert storage.requests.lengths[rows_of(one, two)].tolist() == [8, 4]
+    assert storage.step(rows_of(one), rows_of(12))
+
+
+@pytest.mark.req("IDS-2")
+@pytest.mark.req("IDS-3")
+def test_pages_move_while_request_rows_stay():
+    """Compaction changes physical pages; the virtual ids in the table do not change, and translation follows."""
+    storage = storage_of((FULL,), page_tokens=1, memory=600)
+    rows = [storage.open() for _ in range(3)]
+    for length in range(1, 9):
+        storage.step(rows_of(*rows), rows_of(length, length, length))
+    storage.close(rows[0])
+    virtual = storage.requests.pages[rows_of(*rows[1:])].copy()
+    before = storage.translate(rows_of(*rows[1:])).tables["full"].copy()
+    assert storage.flush() > 0
+    after = storage.translate(rows_of(*rows[1:])).tables["full"]
+    assert (storage.requests.pages[rows_of(*rows[1:])] == virtual).all()
+    assert (before != after).any()
+    assert len(set(after.ravel().tolist())) == 16
+
+
+def test_write_ids_name_the_page_and_place_of_each_new_token():
+    """Row-major, one entry per new token, in every sub-pool of the plan."""
+    storage = storage_of((SHORT, FULL), page_tokens=4)
+    one, two = storage.open(), storage.open()
+    storage.step(rows_of(one, two), rows_of(3, 1))
+    ids = storage.step(rows_of(one, two), rows_of(6, 2))
+    assert ids.write_offsets().tolist() == [3, 0, 1, 1]
+    for name in ("window-6", "full"):
+        tables = ids.tables[name]
+        assert ids.write_pages(name).tolist() == [tables[0, 0], tables[0, 1], tables[0, 1], tables[1, 0]]
+
+
+@pytest.mark.req("PLN-2+")
+def test_an_owner_without_full_attention_recycles_its_ids():
+    """A pure window generates far beyond its id count: ids come back as the window slides."""
+    storage = storage_of((SHORT,), memory=400, context=4000)
+    row = storage.open()
+    assert storage.sizing.id_count < 1000 / 4
+    for length in range(1, 1001):
+        assert storage.step(rows_of(row), rows_of(length))
+    assert storage.requests.held[row].tolist() <= [3]
+
+
+@pytest.mark.req("SIZ-5")
+def test_a_resize_solves_again_and_everything_agrees():
+    """Maps, rows and arena follow the new budget; with a request open it is refused and nothing changes."""
+    storage = storage_of((STATE, SHORT, FULL), memory=4000)
+    row = storage.open()
+    with pytest.raises(KvarenaError, match="1 requests are open"):
+        storage.resize(3000)
+    storage.close(row)
+    with pytest.raises(PlanError):
+        storage.resize(10)
+    assert storage.sizing.arena_bytes == 4000
+    storage.resize(2000)
+    assert storage.sizing.arena_bytes == 2000 == storage.device.arena_bytes
+    row = storage.open()
+    assert storage.step(rows_of(row), rows_of(40))
+    storage.chain.verify()
+    assert storage.chain.snapshot().top <= 2000
+
+
+def test_too_long_a_sequence_and_misuse_are_told_apart():
+    """A row has a length limit that the user can raise; stepping back or closing twice is a bug of the caller."""
+    storage = storage_of((FULL,), context=8)
+    row = storage.open()
+    with pytest.raises(KvarenaError, match="raise context_tokens"):
+        storage.step(rows_of(row), rows_of(9))
+    storage.step(rows_of(row), rows_of(4))
+    with pytest.raises(InvariantError, match="storage.step_backwards"):
+        storage.step(rows_of(row), rows_of(3))
+    storage.close(row)
+    with pytest.raises(InvariantError, match="storage.close_of_free_row"):
+        storage.close(row)
+
+
+@pytest.mark.req("CAP-5")
+@given(st.integers(900, 4000), st.lists(st.integers(1, 20), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_a_yes_is_a_successful_step(memory, lengths):
+    """What ``feasible`` says of the pages that a step takes is what the step does."""
+    storage = storage_of((SHORT, FULL), memory=memory)
+    rows = rows_of(*(storage.open() for _ in lengths))
+    for growth in (1, 2, 3):
+        wanted = rows_of(*lengths) * growth
+        pages = int((-(-wanted // 4) - storage.requests.page_counts[rows]).sum())
+        storage.step(rows, storage.requests.lengths[rows])
+        answer = storage.chain.feasible((pages, pages))
+        assert answer == (not isinstance(storage.step(rows, wanted), Refused))
+        if not answer:
+            break
+
+
+def test_views_of_an_unknown_sub_pool_or_without_bytes_are_refused():
+    """The error names what there is."""
+    storage = storage_of((FULL,))
+    with pytest.raises(KvarenaError, match="there are full"):
+        storage.views("window-9")
+    with pytest.raises(KvarenaError, match="host"):
+        storage.views("full")

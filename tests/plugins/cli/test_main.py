@@ -1,0 +1,140 @@
+"""The command line: one clear error and an exit code, whatever goes wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+import kvarena.plugins.cli.main as cli_main
+from kvarena.assembly.catalog import Catalog, Entry, installed_entries
+from kvarena.terms.errors import ConfigError, InvariantError
+
+Capture = pytest.CaptureFixture[str]
+OURS = [entry for entry in installed_entries() if entry.distribution == "kvarena"]
+
+
+@click.command()
+@click.argument("how")
+def sample(how: str) -> None:
+    """Fail in the way that is asked for."""
+    if how == "config":
+        raise ConfigError("quickstart.toml: arena.memory: is missing")
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "bug":
+        raise InvariantError("band.free_of_bound_page: pages=3")
+    if how == "pipe":
+        raise BrokenPipeError
+    click.echo("done")
+
+
+@pytest.fixture
+def with_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ``sample`` is offered beside ours, and ``broken`` by a plugin that does not import."""
+    more = [
+        Entry("commands", "sample", "other", "1", f"{__name__}:sample"),
+        Entry("commands", "broken", "other", "1", "no_such_module_here:x"),
+    ]
+    monkeypatch.setattr(Catalog, "installed", classmethod(lambda cls, plugins=None: Catalog([*OURS, *more], plugins)))
+
+
+def test_alone_it_prints_its_help(capsys: Capture) -> None:
+    """``kvarena`` is a question, not an error."""
+    assert cli_main.run([]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: kvarena")
+    for command in ("plan", "run", "replay", "plugins", "doctor"):
+        assert f"\n  {command}" in out
+
+
+def test_the_version_is_the_distribution_s(capsys: Capture) -> None:
+    """``--version`` prints the name and one number."""
+    assert cli_main.run(["--version"]) == 0
+    assert capsys.readouterr().out.split()[0] == "kvarena"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        ("config", 2, "kvarena: quickstart.toml: arena.memory: is missing\n"),
+        ("interrupt", 130, "kvarena: interrupted\n"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_message(
+    with_sample: None, capsys: Capture, how: str, code: int, message: str
+) -> None:
+    """No traceback; the exit code tells a script which it was."""
+    assert cli_main.run(["sample", how]) == code
+    captured = capsys.readouterr()
+    assert captured.err.endswith(message)
+    assert "Traceback" not in captured.err + captured.out
+
+
+def test_a_bug_of_ours_keeps_its_traceback(with_sample: None) -> None:
+    """A broken invariant is never dressed up as the user's mistake."""
+    with pytest.raises(InvariantError):
+        cli_main.run(["sample", "bug"])
+
+
+def test_a_broken_command_is_named_and_the_others_work(with_sample: None, capsys: Capture) -> None:
+    """Help lists it with its reason; calling it exits with 2; calling another works."""
+    assert cli_main.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "command 'broken' (other 1): there is no module 'no_such_module_here'" in " ".join(out.split())
+    assert "The command line: one clear error and an exit code, whatever goes wrong." in " ".join(out.split())
+    assert cli_main.run(["broken"]) == 2
+    assert "command 'broken' (other 1): ModuleNotFoundError" in capsys.readouterr().err
+    assert cli_main.run(["sample", "well"]) == 0
+    assert capsys.readouterr().out == "done\n"
+
+
+@pytest.mark.parametrize("arguments", [["plna"], ["plan"], ["plan", "--nothing"], ["--wrong"]])
+def test_a_wrong_command_line_exits_with_2(capsys: Capture, arguments: list[str]) -> None:
+    """Usage errors and our own share one exit code."""
+    assert cli_main.run(arguments) == 2
+    assert "Error" in capsys.readouterr().err
+
+
+def test_a_misspelt_command_is_told_the_nearest(capsys: Capture) -> None:
+    """As with every other name."""
+    cli_main.run(["plna"])
+    assert "did you mean 'plan'?" in capsys.readouterr().err
+
+
+def start(*arguments: str | Path) -> "subprocess.Popen[str]":
+    code = "from kvarena.plugins.cli.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+
+
+def test_a_closed_pipe_is_quiet(config: Callable[..., Path]) -> None:
+    """``kvarena plan ... | head -0`` prints no traceback."""
+    process = start("plan", config(), "--memory", "1GiB", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.wait()
+
+
+def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
+    """A real signal to a real process: one line, no traceback."""
+    fifo = tmp_path / "config.json"
+    os.mkfifo(fifo)
+    process = start("plan", fifo, "--memory", "1GiB")
+    with fifo.open("w"):  # opens when the command does: it is reading now, and waits
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    assert process.stderr is not None
+    assert process.returncode == 130
+    assert process.stderr.read().strip() == "kvarena: interrupted"

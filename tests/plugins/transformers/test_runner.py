@@ -1,0 +1,182 @@
+"""Serving a model by the loop, and the judge that repeats every forward."""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from kvarena.assembly.build import build_storage
+from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.plugins.serving.port import Request
+from kvarena.plugins.serving.scheduler import Scheduler, ServingConfig
+from kvarena.plugins.transformers.geometry import probe_layers
+from kvarena.plugins.transformers.runner import ModelRunner
+from kvarena.plugins.transformers.verify import Difference, verify
+from kvarena.terms.errors import KvarenaError
+
+SERVING = ServingConfig(chunk_tokens=16, step_tokens=48, output_fraction=0.25, keep_forwards=True)
+
+
+def make_requests(count, *, seed=0, longest=60, most=24):
+    """Requests with random prompts, arriving two to a step."""
+    draw = np.random.default_rng(seed)
+    lengths, outputs = draw.integers(5, longest, count), draw.integers(2, most, count)
+    return [
+        Request(number, number * 0.01, int(length), int(output), tuple(draw.integers(3, 256, int(length)).tolist()))
+        for number, (length, output) in enumerate(zip(lengths, outputs, strict=True))
+    ]
+
+
+def make_storage(model, memory, **settings):
+    arena = ArenaConfig(**{"memory": memory, "page_tokens": 8, "max_running": 6, "context_tokens": 128, **settings})
+    return build_storage(probe_layers(model), StorageConfig(arena=arena))
+
+
+def serve(model, storage, requests, serving=SERVING):
+    runner = ModelRunner(model, storage)
+    report = Scheduler(storage, runner, serving).run(requests)
+    return runner, report
+
+
+def test_pressure_changes_no_token(tiny):
+    """Requests wait, are retracted and recomputed, pages move: all tokens are those of transformers' cache."""
+    model = tiny("lfm3")
+    storage = make_storage(model, "100KiB")
+    requests = make_requests(10, longest=30, most=30)
+    runner, report = serve(model, storage, requests)
+
+    assert report.count("done") == len(requests)
+    assert report.retractions >= 1
+    assert report.waits >= 1
+    assert storage.chain.counters.moves >= 1
+    done = []
+    verdict = verify(model, report, runner.tokens, on_request=done.append)
+    assert verdict.equal
+    assert verdict.tokens == sum(request.output_tokens for request in requests)
+    assert verdict.requests == len(requests)
+    assert done == list(range(1, 11))
+    storage.release()
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "gemma3_text", "gpt_oss", "jamba", "kimi_linear"])
+def test_every_served_family_is_equal(tiny, name):
+    """Windows alone, states, both in one layer, latent rows: five requests each, more than fit at once."""
+    model = tiny(name)
+    storage = make_storage(model, "400KiB", max_running=3)
+    requests = make_requests(5, longest=40, most=7)
+    runner, report = serve(model, storage, requests)
+
+    verdict = verify(model, report, runner.tokens)
+    assert (verdict.equal, verdict.requests) == (True, 5), str(verdict.difference)
+    storage.release()
+
+
+@pytest.mark.parametrize("pool", ["full", "window-16", "state"])
+def test_a_corrupted_page_is_found(tiny, pool):
+    """The judge can fail: bytes that change in any kind of memory show as a difference."""
+    model = tiny("lfm3")
+    storage = make_storage(model, "1MiB")
+    runner = ModelRunner(model, storage)
+
+    @attrs.define
+    class Spoiler:
+        steps: int = 0
+
+        def run(self, batch):
+            self.steps += 1
+            if self.steps == 6:
+                for view in storage.views(pool).values():
+                    view.fill_(3.0)
+            return runner.run(batch)
+
+        def tokens(self, request_id):
+            return runner.tokens(request_id)
+
+    report = Scheduler(storage, Spoiler(), SERVING).run(make_requests(3, most=20))
+    verdict = verify(model, report, runner.tokens)
+
+    assert not verdict.equal
+    assert isinstance(verdict.difference, Difference)
+    assert "transformers' own cache gives" in str(verdict.difference)
+    storage.release()
+
+
+def test_a_wrong_token_is_named_with_its_place(tiny):
+    """Request, position, both tokens."""
+    model = tiny("llama")
+    storage = make_storage(model, "1MiB")
+    runner, report = serve(model, storage, make_requests(2, most=8))
+    right = runner.tokens(1)
+    wrong = (*right[:2], (right[2] + 1) % 256, *right[3:]) if len(right) > 2 else ((right[0] + 1) % 256, *right[1:])
+    place = 2 if len(right) > 2 else 0
+
+    verdict = verify(model, report, lambda number: wrong if number == 1 else runner.tokens(number))
+    assert verdict.difference == Difference(1, place, right[place], wrong[place])
+    storage.release()
+
+
+def test_an_end_token_ends_a_request(tiny):
+    """The model's own end of sequence stops a request before its maximal length."""
+    model = tiny("lfm3")
+    storage = make_storage(model, "1MiB")
+    [request] = make_requests(1, most=20, seed=4)
+    runner, _ = serve(model, storage, [attrs.evolve(request, output_tokens=20)])
+    tokens = runner.tokens(0)
+    end = tokens[5]
+    model.generation_config.eos_token_id = [end]
+    try:
+        runner, report = serve(model, storage, [attrs.evolve(request, output_tokens=20)])
+    finally:
+        model.generation_config.eos_token_id = None
+
+    assert runner.tokens(0) == tokens[: tokens.index(end) + 1]
+    assert report.count("done") == 1
+    storage.release()
+
+
+def test_forwards_that_were_not_kept_cannot_be_repeated(tiny):
+    """The judge refuses to say anything about a run it cannot repeat."""
+    model = tiny("llama")
+    storage = make_storage(model, "1MiB")
+    runner, report = serve(model, storage, make_requests(1), attrs.evolve(SERVING, keep_forwards=False))
+    with pytest.raises(KvarenaError, match="keep_forwards"):
+        verify(model, report, runner.tokens)
+    storage.release()
+
+
+def test_a_state_outside_the_cache_is_refused(tiny):
+    """recurrent_gemma keeps its states in the module: requests would mix."""
+    model = tiny("recurrent_gemma")
+    storage = make_storage(model, "1MiB")
+    with pytest.raises(KvarenaError, match="keeps its state in the module"):
+        ModelRunner(model, storage)
+    storage.release()
+
+
+def test_a_storage_for_another_model_is_refused(tiny):
+    """The layers that the storage has must be those that the model caches."""
+    storage = make_storage(tiny("lfm3"), "1MiB")
+    with pytest.raises(KvarenaError, match=r"layer 0 of this 'llama' model.*probe_layers"):
+        ModelRunner(tiny("llama"), storage)
+    storage.release()
+
+
+def test_lengths_alone_cannot_be_served(tiny):
+    """A trace without tokens needs prompts drawn for it first."""
+    storage = make_storage(tiny("llama"), "1MiB")
+    with pytest.raises(KvarenaError, match="no prompt tokens"):
+        serve(tiny("llama"), storage, [Request(0, 0.0, 8, 2)])
+    storage.release()
+
+
+def test_the_clock_is_the_runners(tiny):
+    """A step costs what it was told to, whatever the machine does: 16 prompt tokens, then 3 decodes."""
+    model = tiny("llama")
+    storage = make_storage(model, "1MiB")
+    runner = ModelRunner(model, storage, step_seconds=1.0, token_seconds=0.5)
+    prompt = tuple(range(3, 19))
+    report = Scheduler(storage, runner, SERVING).run([Request(0, 0.0, 16, 4, prompt)])
+
+    assert report.seconds == pytest.approx(1.0 + 16 * 0.5 + 3 * 1.5)
+    assert torch.is_grad_enabled()
+    storage.release()
