@@ -18,8 +18,10 @@ try:
 except ImportError as error:
     raise MissingExtraError('torch (backend = "cpu")', "torch") from error
 
-SLICE_BYTES = 8192
+COPY_SLICE_BYTES = 16 << 10
 """Units from this size on are copied slice by slice; smaller ones are gathered and scattered."""
+ZERO_SLICE_BYTES = 1 << 20
+"""Units from this size on are zeroed slice by slice; smaller ones by one scatter."""
 TEMP_BYTES = 256 << 10
 """The most bytes gathered at once: what stays in the cache until it is scattered."""
 
@@ -107,7 +109,7 @@ class CpuDevice:
         invariant("device.copy_pairs", len(sources) == len(targets), sources=len(sources), targets=len(targets))
         if not unit_bytes or not len(sources):
             return
-        if unit_bytes < SLICE_BYTES:
+        if unit_bytes < COPY_SLICE_BYTES:
             self._gather(unit_bytes, sources, targets)
             return
         arena = memoryview(self._arena)
@@ -118,7 +120,7 @@ class CpuDevice:
         """Write zeros over whole units."""
         if not unit_bytes or not len(pages):
             return
-        if unit_bytes < SLICE_BYTES:
+        if unit_bytes < ZERO_SLICE_BYTES:
             self._units(unit_bytes)[pages] = np.zeros((), dtype=f"V{unit_bytes}")
             return
         for start, _, size in _runs(unit_bytes, pages, pages):

@@ -5,6 +5,8 @@
 3. ``forget``   the row is closed, or its request retracted.
 """
 
+import functools
+
 import numpy as np
 
 from kvarena.chain.chain import Chain
@@ -38,9 +40,11 @@ class Admission:
         self.chunk_tokens = chunk_tokens
         self.slots_per_request = slots_per_request
         self.output_fraction = output_fraction
+        # a waiting request is asked about again and again: its price is kept
+        self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
         self._charges = np.zeros((sizing.running, len(self.plan.sub_pools)), dtype=np.int64)
 
-    def demand(self, prompt_tokens: int, output_tokens: int) -> Demand:
+    def _price(self, prompt_tokens: int, output_tokens: int) -> Demand:
         """The most units that a request of these lengths holds at once."""
         shape = RequestShape(prompt_tokens, output_tokens)
         return request_demand(

@@ -144,6 +144,7 @@ class UnitIds:
 
 def within(ids: IntArray, count: int) -> bool:
     """Whether all ids are in ``0 .. count - 1``; as unsigned numbers negative ids are huge."""
+    invariant("unit_ids.ids_are_int64", ids.dtype.kind == "i" and ids.itemsize == 8, dtype=ids.dtype)
     unsigned = ids.view(np.uint64)
     return not len(ids) or bool(unsigned[unsigned.argmax()] < count)
 

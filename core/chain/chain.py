@@ -1,6 +1,6 @@
 """The chain: takes that succeed whole or change nothing, frees, moves, and the answer to "does it fit?"."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -122,12 +122,25 @@ class Chain:
         if layout is None:
             layout = first_plan(snapshot, counts, place) if feasible(snapshot, counts) else None
             if layout is None:
-                return self._refuse(snapshot, counts)
+                return self.refusal(counts)
             rearrange(self.bands, snapshot, layout, self.device, self.counters)
             self.moves_epoch += 1
         self._changed()
         self.counters.takes += 1
         return {name: np.empty(0, dtype=np.int64) for name in demand} | self._hand_out(layout, wanted)
+
+    def refusal(self, counts: Sequence[int]) -> Refused:
+        """The sum behind a no to so many units per sub-pool, in chain order. Counted; nothing else changes."""
+        self.counters.refusals += 1
+        snapshot = self.snapshot()
+        asked = [(shot, count) for shot, count in zip(snapshot.bands, counts, strict=True) if count]
+        short = [f"{shot.name} has {shot.ids_free} ids left" for shot, count in asked if count > shot.ids_free]
+        return Refused(
+            {shot.name: count for shot, count in asked},
+            tuple(Shortage(shot.name, count, shot.live, shot.holes, shot.unit_bytes) for shot, count in asked),
+            snapshot.free_bytes,
+            ", ".join(short) if short else "no layout of the arena serves this take",
+        )
 
     def free(self, name: str, ids: IntArray) -> None:
         """Unbind ids; their pages are holes at once. A page that is not bound is caught before anything changes."""
@@ -170,18 +183,6 @@ class Chain:
             if band.grid.zero_on_take:
                 self.device.zero_pages(band.grid.unit_bytes, pages)
         return taken
-
-    def _refuse(self, snapshot: ChainSnapshot, counts: tuple[int, ...]) -> Refused:
-        """The sum behind a no."""
-        self.counters.refusals += 1
-        asked = [(shot, count) for shot, count in zip(snapshot.bands, counts, strict=True) if count]
-        short = [f"{shot.name} has {shot.ids_free} ids left" for shot, count in asked if count > shot.ids_free]
-        return Refused(
-            {shot.name: count for shot, count in asked},
-            tuple(Shortage(shot.name, count, shot.live, shot.holes, shot.unit_bytes) for shot, count in asked),
-            snapshot.free_bytes,
-            ", ".join(short) if short else "no layout of the arena serves this take",
-        )
 
     def _changed(self) -> None:
         self.epoch += 1

@@ -152,8 +152,6 @@ def plan(snapshot: ChainSnapshot, demand: Demand, step: Step, place: Place = mid
         if start is None:
             return None
         edge = start * want.unit_bytes
-    if edge < snapshot.base:
-        return None
     places: list[Placing] = []
     edge = snapshot.base
     for want, limit in zip(wants, reversed(limits), strict=True):
@@ -211,7 +209,10 @@ class _Want(NamedTuple):
         return cls(shot, shot.unit_bytes, shot.live + count, growth, shot.stop - shot.start + growth)
 
     def rightmost(self, edge: int, step: Step) -> int | None:
-        """The greatest first page with which the leanest form that ``step`` allows ends at or before ``edge``."""
+        """The greatest first page with which the leanest form that ``step`` allows ends at or before ``edge``.
+
+        None for an end that reaches beyond. A float may be pushed further left than it can go: ``settle`` sees it.
+        """
         shot = self.shot
         limit = edge // self.unit_bytes
         if shot.end is not None:
@@ -220,8 +221,7 @@ class _Want(NamedTuple):
             return start if start + length <= limit else None
         if not shot.live or step is Step.RELAYOUT:
             return limit - self.size
-        start = min(shot.start, limit - self.length)
-        return start if start >= shot.start - self.growth else None
+        return min(shot.start, limit - self.length)
 
     def settle(self, edge: int, limit: int, step: Step, place: Place) -> Placing | None:
         """The place between ``edge`` and ``limit``, in bytes; None if it does not fit between them."""

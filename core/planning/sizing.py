@@ -131,6 +131,18 @@ def most(holds: Callable[[int], bool], limit: int) -> int:
     return low
 
 
+def least_budget(plan: Plan, units: tuple[int, ...], limits: Limits) -> int:
+    """The least budget of bytes whose arena serves these units per sub-pool, in chain order.
+
+    The rows and scratch of ``limits.max_running`` requests (of one, where it is None) are paid beside them.
+    """
+    running = limits.max_running or 1
+    high = 1
+    while not _Solver(plan, high, limits).fits(running, units):
+        high *= 2
+    return 1 + most(lambda budget: not _Solver(plan, budget, limits).fits(running, units), high - 1)
+
+
 class _Solver:
     """The searches over one plan, one budget and one set of limits. Every answer is exact and monotone."""
 

@@ -75,6 +75,9 @@ def next_crossings(pools: tuple[SubPool, ...], table: RequestTable, rows: IntArr
 def _first_retirement(lifetime: Lifetime, page: IntArray, low: IntArray, high: IntArray, tokens: int) -> IntArray:
     """The least length in [low, high) whose first needed page is beyond ``page``, else ``high``; by bisection."""
     low, high = np.minimum(low, high), high.copy()
+    last = prefix_floor(lifetime, high)
+    if last is not None and not (last // tokens > page).any():
+        return high  # nothing retires before the next page is due anyway
     while (low < high).any():
         middle = (low + high) // 2
         floor = prefix_floor(lifetime, middle)

@@ -57,7 +57,7 @@ class Storage:
         if self._slots is not None:
             slots = self.chain.mint(self._slots.name, self.requests.slots.shape[1])
             if slots is None:
-                return Refused({self._slots.name: self.requests.slots.shape[1]}, (), self.chain.free_bytes, "no slot ids left")
+                return self.chain.refusal([self.requests.slots.shape[1] * pool.is_slots for pool in self.plan.sub_pools])
             taken = self.chain.take({self._slots.name: slots})
             if isinstance(taken, Refused):
                 self.chain.give_back(self._slots.name, slots)
@@ -195,7 +195,7 @@ class Storage:
         owner = self._token_pools[-1]
         ids = self.chain.mint(owner.name, total)
         if ids is None:
-            return Refused({owner.name: total}, (), self.chain.free_bytes, f"{total} virtual page ids asked, fewer are free")
+            return self.chain.refusal([0 if pool.is_slots else total for pool in self.plan.sub_pools])
         taken = self.chain.take({pool.name: ids for pool in self._token_pools})
         if isinstance(taken, Refused):
             self.chain.give_back(owner.name, ids)
@@ -226,15 +226,13 @@ class Storage:
             self.chain.give_back(pool.name, ids)
 
     def _ids(self, rows: IntArray, starts: IntArray, lengths: IntArray) -> IterationIds:
-        width = int(-(-lengths.max(initial=0) // self.plan.page_tokens))
-        ids = self.requests.pages[rows, :width]
-        slots = None
-        if self._slots is not None:
-            slots = self.chain.pages(self._slots.name, self.requests.slots[rows])
-        names = tuple(pool.name for pool in self._token_pools)
-        return IterationIds(
-            rows, starts, lengths, self.plan.page_tokens, Tables(names, lambda name: self.chain.pages(name, ids)), slots
+        table, width = self.requests, int(-(-lengths.max(initial=0) // self.plan.page_tokens))
+        slots = self.chain.pages(self._slots.name, table.slots[rows]) if self._slots is not None else None
+        tables = Tables(
+            tuple(pool.name for pool in self._token_pools),
+            lambda name: self.chain.pages(name, table.pages[rows, :width]),
         )
+        return IterationIds(rows, starts, lengths, self.plan.page_tokens, tables, slots)
 
     def __repr__(self) -> str:
         pools = ", ".join(f"{name} {count}" for name, count in self.sizing.units.items())

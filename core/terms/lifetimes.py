@@ -197,7 +197,8 @@ def prefix_floor(lifetime: Lifetime, lengths: IntArray) -> IntArray | None:
 def outlives(longer: Lifetime, shorter: Lifetime, horizon: int = 1 << 12) -> bool:
     """Whether ``shorter`` never needs a row that ``longer`` has retired, at any length.
 
-    Decided by the values themselves where both are built in, else by trying every length to ``horizon``.
+    Decided by the values themselves where both are built in, else by trying every length to ``horizon``:
+    no where ``longer`` retires nothing up to there, since then nothing was seen.
     """
     if isinstance(longer, Full):
         return True
@@ -210,9 +211,15 @@ def outlives(longer: Lifetime, shorter: Lifetime, horizon: int = 1 << 12) -> boo
         return longer.chunk % shorter.chunk == 0
     if isinstance(longer, Chunk) and isinstance(shorter, Window):
         return shorter.window == 1
-    return all(
-        not ranges.subtract(longer.retired(0, length), shorter.retired(0, length)) for length in range(horizon)
-    )
+    gone: set[int] = set()
+    seen = False
+    for length in range(horizon):
+        gone.update(row for rows in shorter.retired(length, length + 1) for row in rows)
+        going = [row for rows in longer.retired(length, length + 1) for row in rows]
+        seen = seen or bool(going)
+        if any(row not in gone for row in going):
+            return False
+    return seen
 
 
 def common_multiple(rates: Iterable[int]) -> int:

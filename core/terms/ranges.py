@@ -18,21 +18,36 @@ def merge(pieces: Iterable[range]) -> Ranges:
 
 def intersect(left: Iterable[range], right: Iterable[range]) -> Ranges:
     """The positions that lie in both."""
-    rights = merge(right)
-    return merge(range(max(a.start, b.start), min(a.stop, b.stop)) for a in merge(left) for b in rights)
+    lefts, rights = merge(left), merge(right)
+    common = []
+    i = j = 0
+    while i < len(lefts) and j < len(rights):
+        a, b = lefts[i], rights[j]
+        both = range(max(a.start, b.start), min(a.stop, b.stop))
+        if both:
+            common.append(both)
+        if a.stop <= b.stop:
+            i += 1
+        else:
+            j += 1
+    return tuple(common)
 
 
 def subtract(left: Iterable[range], right: Iterable[range]) -> Ranges:
     """The positions of ``left`` that do not lie in ``right``."""
-    rest = list(merge(left))
-    for hole in merge(right):
-        rest = [
-            piece
-            for whole in rest
-            for piece in (
-                range(whole.start, min(whole.stop, hole.start)),
-                range(max(whole.start, hole.stop), whole.stop),
-            )
-            if piece
-        ]
+    holes = merge(right)
+    rest = []
+    j = 0
+    for piece in merge(left):
+        start = piece.start
+        while j < len(holes) and holes[j].stop <= start:
+            j += 1
+        at = j
+        while at < len(holes) and holes[at].start < piece.stop:
+            if holes[at].start > start:
+                rest.append(range(start, holes[at].start))
+            start = holes[at].stop
+            at += 1
+        if start < piece.stop:
+            rest.append(range(start, piece.stop))
     return tuple(rest)

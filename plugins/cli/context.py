@@ -18,7 +18,7 @@ def catalog_of(ctx: click.Context) -> Catalog:
     return root.obj
 
 
-class Amount(click.ParamType):
+class Amount(click.ParamType):  # type: ignore[type-arg]
     """An amount of bytes on the command line: ``80GiB``, ``512MB``, ``4096``."""
 
     name = "bytes"

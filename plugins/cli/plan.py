@@ -45,7 +45,7 @@ SHORTER = 8
 @click.option("--compare", "comparing", is_flag=True, help="Beside a static split, and one page size for all kinds.")
 @json_option
 @click.pass_context
-def plan(ctx: click.Context, config: Path, as_json: bool, comparing: bool, **options: Any) -> None:
+def plan(ctx: click.Context, /, config: Path, as_json: bool, comparing: bool, **options: Any) -> None:
     """Plan the memory of the model in CONFIG: a config.json, a model folder, or a .toml that declares layers.
 
     Says what each kind of memory costs, what a budget gives, and which term binds.

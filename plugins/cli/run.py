@@ -80,10 +80,11 @@ def _serve(config: RunConfig, options: dict[str, Any]) -> None:
     """One run: the requests, the model, the storage, the loop, the check, the page."""
     trace = read_trace(config.trace.file, config.trace.options())
     model = _model(config)
+    requests = _with_prompts(tuple(requests_of(trace.rows)), model.config.get_text_config().vocab_size, config.seed)
+    layers = probe_layers(model)
     catalog = Catalog.installed(config.plugins)
-    storage = build_storage(probe_layers(model), config.storage(), catalog, source="run")
+    storage = build_storage(layers, config.storage(layers, requests), catalog, source=options["config"].name)
     try:
-        requests = _with_prompts(tuple(requests_of(trace.rows)), model.config.get_text_config().vocab_size, config.seed)
         if not options["as_json"]:
             console().print(_heading(config, storage, requests))
         if options["dry_run"]:
@@ -196,7 +197,7 @@ def _document(finished: Finished) -> dict[str, Any]:
         "tokens_compared": None if finished.verdict is None else finished.verdict.tokens,
         "wall_seconds": round(finished.wall_seconds, 3),
         "verify_seconds": round(finished.verify_seconds, 3),
-        "kvarena_share": round(report.memory_wall_seconds / finished.wall_seconds, 4),
+        "kvarena_share": round(report.memory_cpu_seconds / finished.wall_seconds, 4),
     }
 
 
@@ -217,7 +218,7 @@ def _print(storage: Storage, finished: Finished) -> None:
             {
                 "requests": f"{ends}; {report.waits} waited, {report.retractions} retractions",
                 "steps": f"{report.steps:,}, {report.tokens_forwarded:,} tokens forwarded, {report.pages_moved} pages moved",
-                "wall time": f"{finished.wall_seconds:.1f} s, {100 * report.memory_wall_seconds / finished.wall_seconds:.1f} % "
+                "wall time": f"{finished.wall_seconds:.1f} s, {100 * report.memory_cpu_seconds / finished.wall_seconds:.1f} % "
                 "of it in kvarena",
             }
         )

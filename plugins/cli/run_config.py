@@ -1,22 +1,31 @@
 """What the file of ``kvarena run`` says: a storage's sections, and beside them the model, the trace and the loop."""
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
+from kvarena.assembly.build import limits_of, plan_arena
 from kvarena.assembly.config import (
     ArenaConfig,
     Choice,
     PluginsConfig,
     PoliciesConfig,
+    SettingError,
     StorageConfig,
     at_least,
     known_version,
     read_toml,
     structure,
 )
+from kvarena.planning.demand import RequestShape, request_demand
+from kvarena.planning.sizing import least_budget
 from kvarena.plugins.replay.traces import TraceOptions
+from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.scheduler import ServingConfig
+from kvarena.terms.layers import Layer
 
 
 @attrs.frozen(kw_only=True)
@@ -58,12 +67,14 @@ class ClockSection:
 class RunConfig:
     """A whole run. ``model`` is a name of the table of tiny models, or a folder with weights.
 
-    ``seed`` draws the weights of a tiny model and the tokens of the prompts.
+    ``seed`` draws the weights of a tiny model and the tokens of the prompts. ``memory_requests`` stands in
+    for ``arena.memory``: room for so many requests as long as the longest of the trace, whatever the model.
     """
 
     model: str
-    arena: ArenaConfig
     trace: TraceSection
+    arena: Mapping[str, Any] = attrs.field(factory=dict)
+    memory_requests: float | None = attrs.field(default=None)
     version: int = attrs.field(default=1, validator=known_version)
     seed: int = attrs.field(default=0, validator=at_least(0, 1 << 32))
     backend: Choice = attrs.field(default="cpu", converter=Choice.of)
@@ -72,9 +83,32 @@ class RunConfig:
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
     plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
 
-    def storage(self) -> StorageConfig:
-        """The sections that one storage is built from."""
-        return StorageConfig(arena=self.arena, backend=self.backend, policies=self.policies, plugins=self.plugins)
+    @memory_requests.validator
+    def _one_of_two(self, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
+        if value is not None and not 1 <= value <= 1e6:
+            raise SettingError("memory_requests", f"must be at least 1, so that one request fits; not {value!r}")
+        if (value is None) == ("memory" not in self.arena):
+            raise SettingError("memory_requests", "give either this or arena.memory")
+
+    def storage(self, layers: Sequence[Layer], requests: Sequence[Request]) -> StorageConfig:
+        """The sections that one storage is built from, its memory found where it is counted in requests."""
+        table = dict(self.arena)
+        if self.memory_requests is not None:
+            table["memory"] = self._memory(layers, requests, self.memory_requests)
+        arena = structure(ArenaConfig, table, "", at="arena")
+        return StorageConfig(arena=arena, backend=self.backend, policies=self.policies, plugins=self.plugins)
+
+    def _memory(self, layers: Sequence[Layer], requests: Sequence[Request], count: float) -> int:
+        arena = structure(ArenaConfig, {**self.arena, "memory": 1}, "", at="arena")
+        plan = plan_arena(layers, arena)
+        longest = max(requests, key=lambda request: request.rows)
+        demand = request_demand(
+            plan,
+            RequestShape(longest.prompt_tokens, longest.output_tokens),
+            chunk_tokens=self.serving.chunk_tokens,
+            slots_per_request=arena.slots_per_request,
+        )
+        return least_budget(plan, tuple(math.ceil(units * count) for units in demand), limits_of(arena))
 
 
 def read_run_config(path: str | Path, model: str | None = None) -> RunConfig:
@@ -86,6 +120,8 @@ def read_run_config(path: str | Path, model: str | None = None) -> RunConfig:
     data = read_toml(path)
     if model is not None:
         data["model"] = model
-    config = structure(RunConfig, data, Path(path).name)
+    source = Path(path).name
+    config = structure(RunConfig, data, source)
+    structure(ArenaConfig, {"memory": 1, **config.arena}, source, at="arena")
     file = config.trace.file
     return attrs.evolve(config, trace=attrs.evolve(config.trace, file=Path(path).parent / file))

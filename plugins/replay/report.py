@@ -47,8 +47,8 @@ def timings(report: Report, wall_seconds: float) -> dict[str, float]:
     return {
         "wall_seconds": wall_seconds,
         "requests_per_second": len(report.served) / wall_seconds,
-        "allocator_us_per_step": report.memory_wall_seconds / steps * 1e6,
-        "runner_us_per_step": report.runner_wall_seconds / steps * 1e6,
+        "allocator_us_per_step": report.memory_cpu_seconds / steps * 1e6,
+        "runner_us_per_step": report.runner_seconds / steps * 1e6,
         "loop_us_per_step": wall_seconds / steps * 1e6,
     }
 

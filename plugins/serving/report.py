@@ -60,7 +60,8 @@ class BandUse:
 
 @attrs.frozen
 class Report:
-    """A whole run. ``seconds`` is the loop's clock; the two wall times are of this process."""
+    """A whole run. ``seconds`` is the loop's clock; ``memory_cpu_seconds`` is processor time of the
+    loop's thread inside kvarena, ``runner_seconds`` wall time inside the runner."""
 
     served: tuple[Served, ...]
     bands: tuple[BandUse, ...]
@@ -70,8 +71,8 @@ class Report:
     waits: int
     retractions: int
     pages_moved: int
-    memory_wall_seconds: float
-    runner_wall_seconds: float
+    memory_cpu_seconds: float
+    runner_seconds: float
 
     def count(self, fate: str) -> int:
         """How many requests met this fate."""

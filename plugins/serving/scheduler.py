@@ -213,6 +213,6 @@ class Scheduler:
             waits=sum(served.waited for served in self._served),
             retractions=self._retractions,
             pages_moved=self._use.pages_moved,
-            memory_wall_seconds=self._use.memory_seconds,
-            runner_wall_seconds=self._use.runner_seconds,
+            memory_cpu_seconds=self._use.memory_seconds,
+            runner_seconds=self._use.runner_seconds,
         )

@@ -1,4 +1,4 @@
-"""What the loop measures as it goes: units held per band, and wall time inside kvarena and the runner."""
+"""What the loop measures as it goes: units held per band, and the time inside kvarena and the runner."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from kvarena.plugins.serving.report import BandUse
 
 
 class UseMeter:
-    """Peak and mean units per band over the loop's clock; the wall times never decide anything."""
+    """Peak and mean units per band over the loop's clock; the times never decide anything."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
@@ -23,10 +23,10 @@ class UseMeter:
 
     @contextmanager
     def memory_time(self) -> Iterator[None]:
-        """Count the wall time of a block as kvarena's own."""
-        began = time.perf_counter()
+        """Count the processor time of a block, of this thread alone, as kvarena's own."""
+        began = time.thread_time()
         yield
-        self.memory_seconds += time.perf_counter() - began
+        self.memory_seconds += time.thread_time() - began
 
     def count(self, seconds: float) -> None:
         """The bands held what they hold now for so long."""

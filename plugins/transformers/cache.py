@@ -2,27 +2,30 @@
 
 The first forward runs on transformers' own layers; then the arena takes over what they hold. A config
 alone does not say what a model caches (its tensors may be cast, sharded, expanded or compressed), and a
-dry run on the meta device fails where experts are routed by value; what was written once says it all. The
-first forward is bounded by the same budget, and windows keep only their rows in it.
+dry run on the meta device fails where expert kernels have no meta form; what was written once says it
+all. The first forward is bounded by the same budget, and windows keep only their rows in it.
 """
 
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
 
 from kvarena.assembly.build import build_storage
-from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.assembly.config import ArenaConfig, StorageConfig, structure
 from kvarena.plugins.transformers.geometry import held_bytes, held_tensors, learned_layers, plain_cache
 from kvarena.plugins.transformers.layers import ArenaAttention, ArenaIndexed, ArenaState, arena_layers
 from kvarena.plugins.transformers.memory import ArenaFullError, OwnedRows
-from kvarena.terms.errors import ConfigError, KvarenaError
+from kvarena.storage.storage import Storage
+from kvarena.terms.errors import KvarenaError
 from kvarena.terms.layers import Layer
 from kvarena.terms.lifetimes import Full
-from kvarena.terms.units import format_bytes, parse_bytes
+from kvarena.terms.units import format_bytes
 
 CONTEXT_TOKENS_MAX = 1 << 20
 """The longest sequence that a request row is made for, unless a longer one is asked for."""
@@ -55,24 +58,27 @@ class _FirstForward(Cache):
         self._before(layer_idx, _has_state)
         return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
 
+    @abstractmethod
     def _before(self, layer_idx: int, used: Callable[[Any], Any]) -> None:
-        raise NotImplementedError
+        """A layer is about to be asked; ``used`` tells whether it holds something already."""
 
+    @abstractmethod
     def _after(self) -> None:
-        raise NotImplementedError
+        """A layer has stored rows."""
 
 
 class ArenaCache(_FirstForward):
     """A cache for ``generate`` and forwards of one sequence or a batch, in an arena on the cpu.
 
     ``config`` is the model's, ``memory`` the budget (``"2GiB"``), ``page_tokens`` the tokens of a page.
-    ``sequences`` is the most that the batch may ever hold (beams included); None takes the first batch's
-    size. ``context_tokens`` is the longest sequence; None takes what the arena can hold, up to 2**20.
-    The memory is got when the first forward is over, and given back by ``close``, at the end of a ``with``
-    block, or when the cache is garbage.
+    ``max_running`` is the most sequences that the batch may ever hold (beams included); None takes the
+    first batch's size. ``context_tokens`` is the longest sequence; None takes what the arena can hold, up
+    to 2**20. The memory is got when the first forward is over, and given back by ``close``, at the end of
+    a ``with`` block, or when the cache is garbage. A forward that meets a full arena raises
+    ``ArenaFullError``; ``reset`` or ``close`` is what can follow.
 
     Raises:
-        ConfigError: the budget is no amount of bytes.
+        ConfigError: the budget is no amount of bytes, or a setting is no count.
         KvarenaError: a layer keeps its memory in a way that has no place in an arena; names the layer.
     """
 
@@ -82,18 +88,15 @@ class ArenaCache(_FirstForward):
         memory: str | int = "2GiB",
         *,
         page_tokens: int | None = None,
-        sequences: int | None = None,
+        max_running: int | None = None,
         context_tokens: int | None = None,
     ) -> None:
-        try:
-            self._budget = parse_bytes(memory)
-        except ValueError as error:
-            raise ConfigError(f"ArenaCache: memory: {error}") from None
+        settings = {"page_tokens": page_tokens, "max_running": max_running, "context_tokens": context_tokens}
+        given = {name: value for name, value in settings.items() if value is not None}
+        self._arena = structure(ArenaConfig, {"memory": memory, "mirrors": False, **given}, "ArenaCache")
         self._config = config
-        self._settings = {"page_tokens": page_tokens, "context_tokens": context_tokens}
-        self._sequences = sequences
         self._rows: OwnedRows | None = None
-        self._storage: Any = None
+        self._storage: Storage | None = None
         self._release: Any = None
         self._closed = False
         super().__init__(layers=plain_cache(config).layers)
@@ -160,14 +163,14 @@ class ArenaCache(_FirstForward):
         """Give the arena's memory back; the cache is empty and cannot be used again. A second call does nothing."""
         self._closed = True
         self.layers = []
-        self._rows = None
+        self._rows = self._storage = None
         if self._release is not None:
             self._release()
 
     @property
-    def storage(self) -> Any:
-        """The storage behind the cache; None until its first forward is over and a second has begun."""
-        return None if self._closed else self._storage
+    def storage(self) -> Storage | None:
+        """The storage behind the cache, to look at; None until a second forward has begun, and once closed."""
+        return self._storage
 
     def __enter__(self) -> "ArenaCache":
         return self
@@ -187,11 +190,13 @@ class ArenaCache(_FirstForward):
             self._take_over()
 
     def _after(self) -> None:
-        if self._rows is None and held_bytes(self.layers) > self._budget:
-            held = held_bytes(self.layers)
+        if self._rows is not None:
+            return
+        held = held_bytes(self.layers)
+        if held > self._arena.memory:
             raise ArenaFullError(
                 f"the arena is full: the first forward alone caches {format_bytes(held)}, and the arena has "
-                f"{format_bytes(self._budget)}; give ArenaCache more memory, or prefill in chunks"
+                f"{format_bytes(self._arena.memory)}; give ArenaCache more memory, or prefill in chunks"
             )
 
     def _take_over(self) -> bool:
@@ -200,17 +205,18 @@ class ArenaCache(_FirstForward):
             return True
         if not _complete(self.layers):
             return False
-        plain = self.layers
+        plain, batch = self.layers, self._held_batch()
         learned = learned_layers(plain)
-        batch = self._held_batch()
-        self._storage = build_arena(
-            learned, memory=self._budget, sequences=max(batch, self._sequences or 0), **self._settings
-        )
-        self._release = weakref.finalize(self, self._storage.release)
-        self._rows = OwnedRows(self._storage)
-        layers = arena_layers(plain, learned, self._rows)
-        move_in(self._rows, plain, layers, batch)
-        self.layers = layers
+        storage = build_arena(learned, self._arena, batch)
+        rows = OwnedRows(storage)
+        layers = arena_layers(plain, learned, rows)
+        try:
+            move_in(rows, plain, layers, batch)
+        except ArenaFullError:
+            storage.release()
+            raise
+        self._release = weakref.finalize(self, storage.release)
+        self._storage, self._rows, self.layers = storage, rows, layers
         return True
 
     def _held_batch(self) -> int:
@@ -220,27 +226,18 @@ class ArenaCache(_FirstForward):
         return next((tensor.shape[0] for layer in self.layers for tensor in held_tensors(layer)), 0)
 
 
-def build_arena(
-    learned: Sequence[Layer],
-    *,
-    memory: int,
-    sequences: int,
-    page_tokens: int | None = None,
-    context_tokens: int | None = None,
-) -> Any:
-    """A storage on the cpu for so many sequences at once.
+def build_arena(learned: Sequence[Layer], arena: ArenaConfig, batch: int) -> Storage:
+    """A storage on the cpu for a batch of this size, or the larger one that the settings name.
 
     Raises:
-        PlanError: the budget cannot hold one of them; each term with its bytes.
+        PlanError: the budget cannot hold one sequence; each term with its bytes.
     """
-    arena = ArenaConfig(
-        memory=memory,
-        page_tokens=page_tokens,
-        max_running=sequences,
-        context_tokens=context_tokens or _longest(learned, memory),
-        mirrors=False,
+    whole = attrs.evolve(
+        arena,
+        max_running=max(batch, arena.max_running or 0),
+        context_tokens=arena.context_tokens or _longest(learned, arena.memory),
     )
-    return build_storage(learned, StorageConfig(arena=arena, backend="cpu"))
+    return build_storage(learned, StorageConfig(arena=whole, backend="cpu"))
 
 
 def _longest(learned: Sequence[Layer], memory: int) -> int:

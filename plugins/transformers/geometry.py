@@ -79,7 +79,7 @@ def plain_cache(config: Any) -> DynamicCache:
         if type(layer) not in KNOWN:
             raise KvarenaError(
                 f"layer {index} of this {config.model_type!r} model caches in transformers' {type(layer).__name__}, "
-                f"which has no place in an arena yet; known are {', '.join(kind.__name__ for kind in KNOWN)}"
+                "which has no place in an arena yet; run it with transformers' own cache"
             )
     return cache
 
@@ -134,12 +134,13 @@ def window_of(layer: Any) -> int | None:
 
 def _parts(index: int, layer: Any) -> tuple[Part, ...]:
     parts = []
-    if _holds(layer):
-        if layer.keys.device.type != "cpu":
+    for tensor in held_tensors(layer):
+        if tensor.device.type != "cpu":
             raise KvarenaError(
-                f"layer {index} caches on {layer.keys.device}, and the arena is on the cpu; move the model with "
+                f"layer {index} caches on {tensor.device}, and the arena is on the cpu; move the model there with "
                 "model.to('cpu')"
             )
+    if _holds(layer):
         kv = Written((_row_field("k", layer.keys), _row_field("v", layer.values)))
         parts.append(Part(kv, _lifetime(layer), KV))
     if isinstance(layer, DynamicIndexedLayer) and layer.indexer_keys is not None:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from kvarena.storage.iteration_ids import IterationIds
+from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
-from kvarena.terms.errors import KvarenaError
+from kvarena.terms.errors import InvariantError, KvarenaError
 from kvarena.terms.invariants import invariant
 
 PIECE_PAGES = 16
@@ -44,7 +45,7 @@ class Place:
 Views = Mapping[str, Mapping[tuple[int, str, str], torch.Tensor]]
 
 
-def views_of(storage: Any) -> dict[str, dict[tuple[int, str, str], torch.Tensor]]:
+def views_of(storage: Storage) -> dict[str, dict[tuple[int, str, str], torch.Tensor]]:
     """The typed views of every sub-pool that has bytes, by sub-pool name."""
     # an inference tensor could not be written outside of inference mode later on
     with torch.inference_mode(False):
@@ -65,6 +66,7 @@ class RowMemory:
         self._ids: IterationIds | None = None
         self._index = np.empty(0, dtype=np.int64)
         self._tables: dict[str, torch.Tensor] = {}
+        self._spans: dict[tuple[str, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._lent: dict[Place, torch.Tensor] = {}
 
     def bind(self, ids: IterationIds, index: Sequence[int], length: int) -> None:
@@ -72,7 +74,7 @@ class RowMemory:
         self.commit()
         self._ids = ids
         self._index = np.asarray(index, dtype=np.int64)
-        self._tables = {}
+        self._tables, self._spans = {}, {}
         self.length = length
 
     def reach(self, length: int, batch: int) -> None:
@@ -135,25 +137,36 @@ class RowMemory:
         return view
 
     def _pages(self, pool: str, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        positions = torch.arange(start, stop)
-        return self._table(pool)[:, positions // self.page_tokens], positions % self.page_tokens
+        """The page and the offset in it of each position, for every row; the same for all layers of a step."""
+        span = self._spans.get((pool, start, stop))
+        if span is None:
+            positions = torch.arange(start, stop)
+            span = self._table(pool)[:, positions // self.page_tokens], positions % self.page_tokens
+            self._spans[pool, start, stop] = span
+        return span
 
     def _table(self, pool: str) -> torch.Tensor:
-        invariant("memory.read_before_step", self._ids is not None, pool=pool)
         if pool not in self._tables:
-            self._tables[pool] = torch.from_numpy(self._ids.tables[pool][self._index])
+            self._tables[pool] = torch.from_numpy(self._present().tables[pool][self._index])
         return self._tables[pool]
 
     def _slots(self) -> torch.Tensor:
-        invariant("memory.slots", self._ids is not None and self._ids.slots is not None)
-        slots = self._ids.slots[self._index]
-        return torch.from_numpy(slots if slots.ndim == 1 else np.ascontiguousarray(slots[:, 0]))
+        slots = self._present().slots
+        invariant("memory.slots", slots is not None)
+        chosen = np.asarray(slots)[self._index]
+        return torch.from_numpy(np.ascontiguousarray(chosen.reshape(len(chosen), -1)[:, 0]))
+
+    def _present(self) -> IterationIds:
+        """The ids of the present step; nothing can be read or written before the first."""
+        if self._ids is None:
+            raise InvariantError("memory.used_before_step")
+        return self._ids
 
 
 class OwnedRows(RowMemory):
     """Rows that this object opens, advances, reorders and closes, in a storage of its own."""
 
-    def __init__(self, storage: Any) -> None:
+    def __init__(self, storage: Storage) -> None:
         super().__init__(views_of(storage), storage.plan.page_tokens)
         self.rows: list[int] = []
         self._storage = storage
@@ -187,23 +200,29 @@ class OwnedRows(RowMemory):
         """The batch becomes its rows at ``indices``, some dropped, some several times.
 
         Raises:
-            ArenaFullError: there is no room for the copies.
+            ArenaFullError: there is no room for the copies; the batch is lost, and only ``close`` may follow.
         """
         self.commit()
-        for at in sorted(set(range(len(self.rows))) - set(indices)):
-            self._storage.close(self.rows[at])
+        before = self.rows
+        for at in sorted(set(range(len(before))) - set(indices)):
+            self._storage.close(before[at])
+        self.rows = [before[at] for at in dict.fromkeys(indices)]
+        unused = set(self.rows)
         chosen: list[int] = []
         copies: list[tuple[int, int]] = []
         for place, at in enumerate(indices):
-            if self.rows[at] in chosen:
-                copies.append((place, self.rows[at]))
-                chosen.append(self._open_row())
-                self._advance_alone(chosen[-1])
+            row = before[at]
+            if row in unused:
+                unused.remove(row)
             else:
-                chosen.append(self.rows[at])
+                copies.append((row, place))
+                row = self._open_row()
+                self.rows.append(row)
+                self._advance_alone(row)
+            chosen.append(row)
         self.rows = chosen
         self._translate()
-        for place, source in copies:
+        for source, place in copies:
             self._copy(chosen.index(source), place)
 
     def close(self) -> None:
@@ -214,8 +233,12 @@ class OwnedRows(RowMemory):
         self.rows, self.length, self._ids = [], 0, None
 
     def _open(self, batch: int) -> None:
-        for _ in range(batch):
-            self.rows.append(self._open_row())
+        try:
+            for _ in range(batch):
+                self.rows.append(self._open_row())
+        except ArenaFullError:
+            self.close()
+            raise
         self._translate()
 
     def _open_row(self) -> int:

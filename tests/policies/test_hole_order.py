@@ -78,6 +78,19 @@ def test_nearest_hands_recent_frees_before_its_search_out_newest_first() -> None
     assert holes.take(4).tolist() == [10, 20, 30, 50]
 
 
+@pytest.mark.parametrize("order", [Nearest(recent_max=5), Recent()], ids=str)
+def test_holes_that_went_are_not_handed_out(order: HoleOrder) -> None:
+    """Filled by moves or absorbed at a frontier, they leave the recent frees too; freed again, they are newest."""
+    holes = order.open(200, LOW)
+    holes.add(pages(10, 20, 30, 40))
+    holes.remove(pages(20))
+    assert holes.drop_below(41) == 1
+    assert holes.take(1).tolist() == [30]
+    holes.add(pages(40))
+    assert holes.take(2).tolist() == [40, 10]
+    assert len(holes) == 0
+
+
 def test_recent_is_last_in_first_out() -> None:
     """Also across calls, and around pages that were removed or came again."""
     holes = Recent().open(100, LOW)

@@ -5,6 +5,7 @@ import pytest
 from kvarena.layouts.mha import Mha
 from kvarena.layouts.state import GatedDelta
 from kvarena.planning.plan import plan_storage
+from kvarena.planning.sizing import Limits, size_plan
 from kvarena.terms.errors import PlanError
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full, State
@@ -56,3 +57,30 @@ def test_the_order_of_declaration_does_not_matter():
         assert backwards[name].unit_bytes == forwards[name].unit_bytes
         assert backwards[name].entry_bytes == forwards[name].entry_bytes
         assert set(backwards[name].layers) == set(forwards[name].layers)
+
+
+@pytest.mark.req("SIZ-1")
+def test_a_budget_to_the_page():
+    """Four slots, their sink and 262,144 tokens fill the budget; one byte less is one page less."""
+    budget = 17_951_621_120
+    plan = plan_storage(LAYERS, page_tokens=16)
+    limits = Limits(state_slots=4, context_tokens=262_144, mirrors=False)
+
+    exact, short = size_plan(plan, budget, limits), size_plan(plan, budget - 1, limits)
+
+    assert (exact.units, exact.tokens) == ({"state": 4, "full": 16_384}, 262_144)
+    assert short.units == {"state": 4, "full": 16_383}
+    assert exact.arena_bytes + exact.fixed_bytes == budget
+
+
+@pytest.mark.req("SIZ-1")
+def test_mirrors_are_charged_beside_it():
+    """With the device's maps and rows charged on top, the same budget plus their bytes gives the same tokens."""
+    plan = plan_storage(LAYERS, page_tokens=16)
+    limits = Limits(state_slots=4, context_tokens=262_144)
+    fixed = size_plan(plan, 17_951_621_120, limits).fixed_bytes
+
+    sizing = size_plan(plan, 17_951_621_120 + fixed + 4 * 2, limits)
+
+    assert fixed > 0
+    assert (sizing.units["full"], sizing.state_slots) == (16_384, 4)

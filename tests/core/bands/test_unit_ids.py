@@ -110,6 +110,13 @@ def test_a_wrong_take_is_caught_before_anything_changes(wrong: np.ndarray) -> No
     maps.check_unbound(ids(1, 2, 3))
 
 
+def test_ids_are_int64() -> None:
+    """A narrower array is refused: it would be read as other ids."""
+    maps = UnitIds(4, 6, sink_page=5)
+    with pytest.raises(InvariantError, match=r"unit_ids\.ids_are_int64.*int32"):
+        maps.check_unbound(np.array([0, 1], dtype=np.int32))
+
+
 def test_moves_are_checked() -> None:
     """Nothing moves from a page without an owner, nor onto one that has an owner."""
     maps = UnitIds(4, 6, sink_page=5)

@@ -1,5 +1,7 @@
 """The chain: takes that are whole or nothing, relief, and refusals that carry their sum."""
 
+import tracemalloc
+
 import attrs
 import numpy as np
 import pytest
@@ -10,14 +12,14 @@ from kvarena.chain.chain import Chain, Policies
 from kvarena.chain.describe import describe, stats
 from kvarena.planning.plan import Plan, plan_storage
 from kvarena.policies.compaction import Lazy
-from kvarena.policies.hole_order import Nearest
+from kvarena.policies.hole_order import Nearest, Recent
 from kvarena.policies.placement import Middle
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError, PlanError
 from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
-from kvarena.terms.ports import FieldView
+from kvarena.terms.ports import FieldView, HoleOrder
 
 POLICIES = Policies(Nearest(), Lazy(), Middle())
 GIB = 1 << 30
@@ -293,6 +295,18 @@ def test_units_of_a_gibibyte_and_grids_of_four_kibibytes() -> None:
     assert int(taken["full"].max()) == 192 * GIB // 4096 - 2
     assert chain.feasible((87, 0))
     assert not chain.feasible((88, 0))
+
+
+@pytest.mark.parametrize("order", [Nearest(), Recent()], ids=str)
+def test_bookkeeping_is_small(order: HoleOrder) -> None:
+    """At most 32 bytes of maps, pools and marks per page."""
+    plan, pages = planned((Full(), 4096)), 1 << 18
+    tracemalloc.start()
+    chain = Chain(plan, pages * 4096, device=HostDevice(), policies=Policies(order, Lazy(), Middle()))
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert chain.bands["full"].grid.page_count == pages
+    assert 16 * pages < used <= 32 * pages
 
 
 def test_too_many_pages_are_refused() -> None:

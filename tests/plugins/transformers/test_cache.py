@@ -1,5 +1,6 @@
 """The drop-in: a model must not be able to tell an ``ArenaCache`` from transformers' own."""
 
+import copy
 import gc
 from pathlib import Path
 
@@ -7,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoConfig, DynamicCache
 
-from kvarena.plugins.transformers import TINY, ArenaCache, ArenaFullError
+from kvarena.plugins.transformers import TINY, ArenaCache, ArenaFullError, build_tiny
 from kvarena.plugins.transformers.geometry import CACHE_ARGUMENT
 from kvarena.terms.errors import ConfigError, KvarenaError, PlanError
 
-NEW_TOKENS = 12
+NEW_TOKENS = 9
 FAMILIES = sorted(TINY)
 
 
@@ -103,7 +104,7 @@ def test_a_batch_is_repeated_and_selected(tiny, prompts):
 
     plain = DynamicCache(config=model.config)
     expected = tour(plain, lambda _: plain.reorder_cache(torch.tensor([0, 0, 1, 1])), plain.reorder_cache)
-    with ArenaCache(model.config, memory="4MiB", page_tokens=8, sequences=4) as cache:
+    with ArenaCache(model.config, memory="4MiB", page_tokens=8, max_running=4) as cache:
         found = tour(cache, cache.batch_repeat_interleave, cache.batch_select_indices)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
@@ -124,21 +125,21 @@ def test_window_pages_go_back_while_full_pages_stay(tiny, prompts):
     """After hundreds of tokens a window of 16 holds a few pages of 4, full attention all of them."""
     model = tiny("lfm3")
     with ArenaCache(model.config, memory="4MiB", page_tokens=4) as cache:
-        generate(model, cache, input_ids=prompts[:1], max_new_tokens=90)
+        generate(model, cache, input_ids=prompts[:1], max_new_tokens=60)
         held = dict(zip(cache.storage.plan.names, cache.storage.requests.held[0].tolist(), strict=True))
 
-    length = 37 + 89
+    length = 37 + 59
     assert held["full"] == -(-length // 4)
     assert held["window-16"] <= 16 // 4 + 1
     assert held["state"] == 1
 
 
 def test_a_window_model_runs_far_beyond_its_arena(tiny, prompts):
-    """Pure windows in an arena of a dozen pages: 126 tokens use each page several times over."""
+    """Pure windows in an arena of a dozen pages: 96 tokens use each page several times over."""
     model = tiny("gemma3_text")
-    expected = generate(model, DynamicCache(config=model.config), input_ids=prompts[:1], max_new_tokens=90)
+    expected = generate(model, DynamicCache(config=model.config), input_ids=prompts[:1], max_new_tokens=60)
     with ArenaCache(model.config, memory="56KiB", page_tokens=4) as cache:
-        found = generate(model, cache, input_ids=prompts[:1], max_new_tokens=90)
+        found = generate(model, cache, input_ids=prompts[:1], max_new_tokens=60)
         page_count = cache.storage.sizing.arena_bytes // cache.storage.plan["window-16"].unit_bytes
         assert cache.storage.requests.page_counts[0] > 2 * page_count
 
@@ -149,7 +150,7 @@ def test_reset_gives_the_pages_back_and_takes_another_batch(tiny, prompts):
     """After ``reset`` nothing is held, and a batch of another size starts from nothing, arena at hand or not."""
     model = tiny("lfm3")
     expected = generate(model, DynamicCache(config=model.config), **left_padded(prompts))
-    with ArenaCache(model.config, memory="4MiB", sequences=3) as cache:
+    with ArenaCache(model.config, memory="4MiB", max_running=3) as cache:
         forward_chunks(model, cache, prompts[:2], (37,))
         cache.reset()
         generate(model, cache, input_ids=prompts[:1])
@@ -234,22 +235,37 @@ def test_a_budget_below_one_sequence_is_refused(tiny, prompts):
 
 
 def test_more_sequences_than_rows_are_refused(tiny, prompts):
-    """Copies need rows: ``sequences`` says how many there may be."""
+    """Copies need rows: ``max_running`` says how many there may be."""
     model = tiny("lfm3")
     cache = ArenaCache(model.config, memory="4MiB")
-    forward_chunks(model, cache, prompts, (4, 1))
+    expected = forward_chunks(model, cache, prompts, (4, 1))
     with pytest.raises(ArenaFullError, match="request rows are in use"):
         cache.batch_repeat_interleave(2)
+    cache.reset()
+    assert torch.equal(forward_chunks(model, cache, prompts, (4, 1)), expected)
+
+
+def test_after_a_full_arena_a_reset_starts_anew(tiny, prompts):
+    """A forward that failed leaves nothing behind: at the take-over, then in the arena."""
+    model = tiny("qwen3_next")
+    cache = ArenaCache(model.config, memory="150KiB", page_tokens=8, max_running=2)
+    for sizes in ((480, 1), (37, 1, *[50] * 11)):
+        with pytest.raises(ArenaFullError, match="cannot grow"):
+            forward_chunks(model, cache, prompts[:1].repeat(1, 16), sizes)
+        cache.reset()
+        expected = forward_chunks(model, DynamicCache(config=model.config), prompts[:2], (20, 1, 1))
+        assert torch.equal(forward_chunks(model, cache, prompts[:2], (20, 1, 1)), expected)
+        cache.reset()
 
 
 def test_what_cannot_be_done_is_refused_clearly(tiny, prompts):
     """Crop, a past record, a copy, another batch size, other shapes: one clear error each."""
     model = tiny("lfm3")
-    cache = ArenaCache(model.config, memory="4MiB", sequences=8)
+    cache = ArenaCache(model.config, memory="4MiB", max_running=8)
     forward_chunks(model, cache, prompts[:2], (4, 1))
 
     cache.crop(0)
-    for call in (lambda: cache.crop(-1), cache.activate_past_recording, lambda: __import__("copy").deepcopy(cache)):
+    for call in (lambda: cache.crop(-1), cache.activate_past_recording, lambda: copy.deepcopy(cache)):
         with pytest.raises(KvarenaError, match="ArenaCache"):
             call()
     with pytest.raises(KvarenaError, match=r"batch of 3 meets a cache that holds 2 sequences.*reset"):
@@ -258,10 +274,22 @@ def test_what_cannot_be_done_is_refused_clearly(tiny, prompts):
         cache.update(torch.zeros(2, 2, 1, 16, dtype=torch.float16), torch.zeros(2, 2, 1, 16), 1)
 
 
-def test_a_budget_that_is_no_amount_is_refused():
-    """Before any model runs."""
-    with pytest.raises(ConfigError, match="80GG"):
-        ArenaCache(AutoConfig.for_model("llama"), memory="80GG")
+@pytest.mark.parametrize(
+    ("name", "value"), [("memory", "80GG"), ("page_tokens", 0), ("max_running", -1), ("context_tokens", 0)]
+)
+def test_a_setting_that_is_no_amount_is_refused(name, value):
+    """Before any model runs, with the setting's name."""
+    with pytest.raises(ConfigError, match=rf"ArenaCache: {name}.*{value}"):
+        ArenaCache(AutoConfig.for_model("llama"), **{name: value})
+
+
+def test_a_device_without_an_arena_is_refused():
+    """The arena is on the cpu: a model elsewhere is told so instead of being copied to and fro in silence."""
+    model = build_tiny("lfm2").to("meta")
+    cache = ArenaCache(model.config, memory="4MiB")
+    tokens = torch.zeros((1, 4), dtype=torch.long, device="meta")
+    with pytest.raises(KvarenaError, match=r"layer 0 caches on meta.*model\.to\('cpu'\)"):
+        forward_chunks(model, cache, tokens, (3, 1))
 
 
 def test_an_unknown_kind_of_layer_is_named():
