@@ -163,17 +163,3 @@ def test_the_layers_of_the_config_page_are_declared_as_written(tmp_path: Path) -
 
     assert [layer.index for layer in layers] == [0, 1, 2, 3, 4, 5]
     assert layers[5].shares == 3
-
-
-def test_constraints_pin_every_dependency() -> None:
-    """Whatever pyproject.toml asks for has one exact version in constraints.txt."""
-    project = read_toml(ROOT / "pyproject.toml")["project"]
-    asked = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
-    pinned = {
-        line.partition("==")[0].lower().replace("_", "-")
-        for line in text_of("constraints.txt").splitlines()
-        if "==" in line
-    }
-    names = {re.match(r"[\w.-]+", need)[0].lower().replace("_", "-") for need in asked}  # type: ignore[index]
-
-    assert names <= pinned

@@ -5,6 +5,7 @@
 3. The sub-pools are put in chain order by the rank of their lifetime, and an owner of ids is chosen.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -138,12 +139,14 @@ def plan_storage(
 
     ``page_tokens`` is the page size of every token sub-pool; None takes 16, raised to the least multiple
     that every rate of one entry per k tokens divides. ``unit_align`` pads units to a multiple of so many
-    bytes, beyond that of their widest item. ``owner="required"`` refuses a model without full attention.
+    bytes as well as of their widest item. ``owner="required"`` refuses a model without full attention.
 
     Raises:
         PlanError: naming the layers: nothing to keep, a part declared twice with two geometries, a page
             size that a rate does not divide, a missing owner, a recurrent draft without a place.
     """
+    if unit_align < 1:
+        raise PlanError(f"unit_align = {unit_align}: units are padded to a whole number of bytes, at least 1")
     _check_layers([*layers, *draft])
     _check_draft(layers, draft)
     tokens = _page_size([*layers, *draft], page_tokens)
@@ -258,7 +261,7 @@ def _sub_pool(parts: list[tuple[int, Part]], tokens: int, unit_align: int, *, dr
         page_tokens=page_tokens,
         placed=tuple(placed),
         entry_bytes=entry_bytes,
-        unit_bytes=align_up(align_up(offset, widest), max(1, unit_align)),
+        unit_bytes=align_up(offset, math.lcm(widest, unit_align)),
         zero_on_take=any(zeroes_on_take(part.layout) for _, part in parts),
         draft=draft,
     )

@@ -50,7 +50,8 @@ class Sizing:
     """The solved budget. ``fixed`` are the bytes outside the arena, by term.
 
     ``running``: request rows. ``concurrency``: how many requests fit at once, each of ``context_tokens``.
-    ``limits``: what it was solved for. ``units``: boot targets by sub-pool. ``binds``: the term that stops one more request.
+    ``limits``: what it was solved for. ``units``: boot targets by sub-pool. ``binds``: the term that
+    stops one more request.
     """
 
     limits: Limits
@@ -191,12 +192,13 @@ class _Solver:
         )
 
     def host_bytes(self, running: int, arena_bytes: int) -> int:
-        """Host bookkeeping: two maps of 8 bytes and a mark per page, and the request table."""
+        """Host bookkeeping: two maps of 8 bytes and a mark per page, the ids to mint, and the request table."""
         ids = self.plan.owner_ids(arena_bytes)
         total = running * (self.row_pages + self.limits.slots_per_request + 3 + len(self.plan.sub_pools)) * 8
         for pool in self.plan.sub_pools:
             pages = arena_bytes // pool.unit_bytes if pool.unit_bytes else ids
-            total += pages * 9 + (pages if pool.is_slots else ids) * 8
+            minted = (pages if pool.is_slots else ids) if pool.is_slots or pool.name == self.plan.owner else 0
+            total += pages * 9 + (pages if pool.is_slots else ids) * 8 + minted * 8
         return total
 
     # -- questions
@@ -238,7 +240,7 @@ class _Solver:
                 f"state_slots = {limits.state_slots} is less than the {limits.slots_per_request} slots of one request"
             )
         if not self.plan.slots and (limits.state_slots or limits.state_share):
-            raise PlanError("the model has no state layers, so state_slots and state_share mean nothing here; remove them")
+            raise PlanError("the model has no state layers, so state_slots and state_share mean nothing; remove them")
 
     def check_floor(self) -> None:
         """A budget that cannot hold one request is refused, term by term (SIZ-2)."""
@@ -298,12 +300,14 @@ class _Solver:
             share = limits.state_share
             if share is not None and (slots + 1) * unit > share * self.arena(running):
                 return False
-            return self.fits(running, tuple(slots if pool.is_slots else floor[i] for i, pool in enumerate(self.plan.sub_pools)))
+            pools = zip(self.plan.sub_pools, floor, strict=True)
+            return self.fits(running, tuple(slots if pool.is_slots else units for pool, units in pools))
 
         cap = limits.state_slots or self.budget_bytes // unit
         slots = most(holds, cap)
         if slots < limits.slots_per_request or (limits.state_slots and slots < cap):
-            asked = f"state_slots = {limits.state_slots}" if limits.state_slots else f"state_share = {limits.state_share}"
+            name = "state_slots" if limits.state_slots else "state_share"
+            asked = f"{name} = {getattr(limits, name)}"
             raise PlanError(
                 f"{asked}: {slots} slots of {unit:,} B fit beside the sinks, one request's rows and the fixed terms "
                 f"in a budget of {self.budget_bytes:,} B; lower it, or raise the budget"

@@ -17,7 +17,6 @@ from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Device, IntArray
 from kvarena.terms.units import format_bytes
 
-
 Books = Callable[[Sizing], tuple[Chain, RequestTable]]
 """Makes what follows the sizing: the chain's maps and the request table."""
 
@@ -49,7 +48,7 @@ class Storage:
         """A row for a new request, with its state slots; zero length.
 
         Returns:
-            The row, or a ``Refused`` (falsy is not enough here: row 0 is falsy too) after which nothing has changed.
+            The row, or a ``Refused`` after which nothing has changed. Row 0 is falsy too: ask for the type.
         """
         if not self.requests.free_count:
             return Refused({}, (), self.chain.free_bytes, f"all {len(self.requests)} request rows are in use")
@@ -57,7 +56,8 @@ class Storage:
         if self._slots is not None:
             slots = self.chain.mint(self._slots.name, self.requests.slots.shape[1])
             if slots is None:
-                return self.chain.refusal([self.requests.slots.shape[1] * pool.is_slots for pool in self.plan.sub_pools])
+                wanted = self.requests.slots.shape[1]
+                return self.chain.refusal([wanted if pool.is_slots else 0 for pool in self.plan.sub_pools])
             taken = self.chain.take({self._slots.name: slots})
             if isinstance(taken, Refused):
                 self.chain.give_back(self._slots.name, slots)
@@ -83,8 +83,8 @@ class Storage:
         invariant("storage.step_backwards", (lengths >= starts).all(), rows=rows.tolist(), lengths=lengths.tolist())
         if (lengths > table.pages.shape[1] * self.plan.page_tokens).any() and self._token_pools:
             raise KvarenaError(
-                f"a sequence of {int(lengths.max()):,} tokens is longer than the {table.pages.shape[1] * self.plan.page_tokens:,} "
-                "that a request row can hold; raise context_tokens"
+                f"a sequence of {int(lengths.max()):,} tokens is longer than the "
+                f"{table.pages.shape[1] * self.plan.page_tokens:,} that a request row can hold; raise context_tokens"
             )
         crossing = (lengths >= table.next_crossing[rows]) | (lengths == starts)
         if crossing.any():

@@ -4,6 +4,7 @@ A layout only *declares* fields; offsets, strides, pages and alignment are deriv
 """
 
 import math
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 import attrs
@@ -48,6 +49,14 @@ def dtype_name(name: str) -> str:
     return full
 
 
+def _shape(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sizes)
+
+
+def _sizes(shape: Iterable[int]) -> tuple[int, ...]:
+    return tuple(shape)
+
+
 @attrs.frozen
 class Field:
     """One named array of an entry, such as the keys of a token: ``Field("k", "bfloat16", (8, 128))``.
@@ -57,7 +66,7 @@ class Field:
 
     name: str
     dtype: str = attrs.field(converter=dtype_name)
-    shape: tuple[int, ...] = attrs.field(converter=tuple)
+    shape: tuple[int, ...] = attrs.field(converter=_shape)
 
     @shape.validator
     def _shape_is_sane(self, _: object, shape: tuple[int, ...]) -> None:

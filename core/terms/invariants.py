@@ -5,7 +5,7 @@ from typing import Any
 from kvarena.terms.errors import InvariantError
 
 
-def invariant(name: str, holds: Any, **found: Any) -> None:
+def invariant(name: str, holds: Any, /, **found: Any) -> None:
     """Stop the program when a promise is broken.
 
     Raises:

@@ -1,5 +1,7 @@
 """What a model's layers keep: the input of planning, from a config reader, Python or TOML."""
 
+from collections.abc import Iterable
+
 import attrs
 
 from kvarena.terms.fields import Layout
@@ -20,6 +22,10 @@ class Part:
     tokens_per_entry: int = attrs.field(default=1, validator=attrs.validators.ge(1))
 
 
+def _parts(parts: Iterable[Part]) -> tuple[Part, ...]:
+    return tuple(parts)
+
+
 @attrs.frozen
 class Layer:
     """One layer: its index in the model, the parts it owns, and a word for people.
@@ -29,7 +35,7 @@ class Layer:
     """
 
     index: int = attrs.field(validator=attrs.validators.ge(0))
-    parts: tuple[Part, ...] = attrs.field(default=(), converter=tuple)
+    parts: tuple[Part, ...] = attrs.field(default=(), converter=_parts)
     kind: str = "none"
     shares: int | None = None
 

@@ -47,6 +47,10 @@ class Lifetime(Protocol):
         """How many rows before position ``length`` the query there still needs."""
         ...
 
+    def __hash__(self) -> int:
+        """Equal lifetimes are one lifetime: they name one sub-pool, and their prices are remembered."""
+        ...
+
     def retired(self, start: int, stop: int) -> tuple[range, ...]:
         """The rows that nobody needs any more once the length went from ``start`` to ``stop``."""
         ...
@@ -178,7 +182,7 @@ class Union:
 
     def _gone(self, length: int) -> tuple[range, ...]:
         """The rows below ``length`` that no member needs."""
-        gone = (range(length),) if length else ()
+        gone: ranges.Ranges = (range(length),) if length else ()
         for member in self.members:
             gone = ranges.intersect(gone, member.retired(0, length))
         return gone

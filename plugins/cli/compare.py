@@ -32,8 +32,8 @@ NEAR_ENOUGH = Fraction(5, 4)
 class Way:
     """One way to cut the bytes: ``concurrency`` requests of each length fit, by length in tokens.
 
-    ``tokens``: the most tokens of the longest-lived kind beside the windows and slots of as many requests of
-    the context length as one arena serves. ``note`` says how the way cuts the bytes.
+    ``tokens``: the most tokens of the longest-lived kind beside the windows of those tokens, and at most those
+    of as many requests of the context length as one arena serves, and their slots. ``note`` says how the way cuts the bytes.
     """
 
     name: str
@@ -75,21 +75,14 @@ def _primary(plan: Plan) -> SubPool | None:
 
 
 def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
-    arena, primary = sizing.arena_bytes, _primary(plan)
+    arena = sizing.arena_bytes
 
     def holds(length: int) -> Callable[[int], bool]:
         units = units_at(plan, length, slots)
         return lambda count: packs(plan, arena, tuple(count * unit for unit in units))
 
     concurrency = {length: most(holds(length), arena) for length in lengths}
-    beside = units_at(plan, lengths[0], slots)
-
-    def fits(pages: int) -> bool:
-        units = zip(plan.sub_pools, beside, strict=True)
-        return packs(plan, arena, tuple(pages if pool is primary else concurrency[lengths[0]] * n for pool, n in units))
-
-    limit = arena // primary.unit_bytes if primary else 0
-    return Way("one arena", most(fits, limit) * plan.page_tokens, concurrency, "any kind takes any free byte")
+    return Way("one arena", sizing.tokens, concurrency, "any kind takes any free byte")
 
 
 def _static_split(plan: Plan, arena: int, lengths: tuple[int, ...], slots: int) -> Way:
@@ -134,10 +127,21 @@ def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: 
         }
 
     concurrency = {length: pages // sum(needs(length).values()) for length in lengths}
-    primary, held = _primary(plan), 0
-    if primary:
-        other = sum(units for name, units in needs(lengths[0]).items() if name != primary.name)
-        held = max(0, pages - other * sizing.concurrency) // groups[primary.name] * tokens[primary.name]
+    primary, served = _primary(plan), needs(lengths[0])
+
+    def holds(count: int) -> bool:
+        """Whether so many pages of the primary's tokens fit beside the windows and slots of those served."""
+        length = count * tokens[primary.name] if primary else 0
+        rest = (
+            sizing.concurrency * served[pool.name]
+            if pool.is_slots
+            else min(groups[pool.name] * ceil_div(length, tokens[pool.name]), sizing.concurrency * served[pool.name])
+            for pool in kinds
+            if pool is not primary
+        )
+        return (count * groups[primary.name] if primary else 0) + sum(rest) <= pages
+
+    held = most(holds, pages) * tokens[primary.name] if primary else 0
     sizes = " · ".join(f"{name} {count:,} tokens" for name, count in tokens.items() if not plan[name].is_slots)
     note = f"a page is {page * group:,} B, {group} layers" + (f": {sizes}" if sizes else "")
     return Way("one page size", held, concurrency, note)

@@ -1,4 +1,4 @@
-"""``kvarena run``: a model serves real traffic out of one arena, and its tokens are checked against transformers' cache."""
+"""``kvarena run``: a model serves real traffic out of one arena, and every token is checked."""
 
 import time
 from pathlib import Path
@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
+from kvarena.planning.plan import SubPool
 from kvarena.plugins.cli.output import Progress, console, pairs, print_json, table
 from kvarena.plugins.cli.run_config import RunConfig, read_run_config
 from kvarena.plugins.replay.replay import requests_of
@@ -163,7 +164,7 @@ def _heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...])
     """What runs, before it runs."""
     sizing, plan = storage.sizing, storage.plan
     bands = "   ".join(
-        f"{pool.name}: {len(pool.layers)} layers, {format_bytes(pool.unit_bytes)} a {'slot' if pool.is_slots else 'page'}"
+        f"{pool.name}: {len(pool.layers)} layers, {format_bytes(pool.unit_bytes)} a {_unit(pool)}"
         for pool in plan.sub_pools
     )
     prompts, outputs = (
@@ -173,9 +174,10 @@ def _heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...])
         {
             "model": f"{config.model}{' (tiny, random weights)' if config.model in TINY else ''}",
             "bands": bands,
-            "arena": f"{format_bytes(sizing.arena_bytes)} on {storage.device.name}, pages of {plan.page_tokens} tokens, "
-            f"at most {sizing.running} requests at once",
-            "trace": f"{len(requests)} requests of {config.trace.file.name}: {prompts:,} prompt tokens, {outputs:,} to generate",
+            "arena": f"{format_bytes(sizing.arena_bytes)} on {storage.device.name}, "
+            f"pages of {plan.page_tokens} tokens, at most {sizing.running} requests at once",
+            "trace": f"{len(requests)} requests of {config.trace.file.name}: {prompts:,} prompt tokens, "
+            f"{outputs:,} to generate",
             "loop": f"chunks of {config.serving.chunk_tokens}, output_fraction {config.serving.output_fraction:g}",
         }
     )
@@ -197,8 +199,17 @@ def _document(finished: Finished) -> dict[str, Any]:
         "tokens_compared": None if finished.verdict is None else finished.verdict.tokens,
         "wall_seconds": round(finished.wall_seconds, 3),
         "verify_seconds": round(finished.verify_seconds, 3),
-        "kvarena_share": round(report.memory_cpu_seconds / finished.wall_seconds, 4),
+        "kvarena_share": round(_share(finished), 4),
     }
+
+
+def _unit(pool: SubPool) -> str:
+    return "slot" if pool.is_slots else "page"
+
+
+def _share(finished: Finished) -> float:
+    """The share of serving that went into kvarena's own decisions."""
+    return finished.report.memory_cpu_seconds / finished.wall_seconds
 
 
 def _print(storage: Storage, finished: Finished) -> None:
@@ -217,9 +228,9 @@ def _print(storage: Storage, finished: Finished) -> None:
         pairs(
             {
                 "requests": f"{ends}; {report.waits} waited, {report.retractions} retractions",
-                "steps": f"{report.steps:,}, {report.tokens_forwarded:,} tokens forwarded, {report.pages_moved} pages moved",
-                "wall time": f"{finished.wall_seconds:.1f} s, {100 * report.memory_cpu_seconds / finished.wall_seconds:.1f} % "
-                "of it in kvarena",
+                "steps": f"{report.steps:,}, {report.tokens_forwarded:,} tokens forwarded, "
+                f"{report.pages_moved} pages moved",
+                "wall time": f"{finished.wall_seconds:.1f} s, {100 * _share(finished):.1f} % of it in kvarena",
             }
         )
     )
@@ -229,6 +240,6 @@ def _print(storage: Storage, finished: Finished) -> None:
     else:
         sign = "equal" if verdict.equal else "DIFFER"
         out.print(
-            f"tokens     {sign}: {verdict.tokens:,} greedy tokens of {verdict.requests} requests against transformers' own "
-            f"cache ({finished.verify_seconds:.1f} s)"
+            f"tokens     {sign}: {verdict.tokens:,} greedy tokens of {verdict.requests} requests against "
+            f"transformers' own cache ({finished.verify_seconds:.1f} s)"
         )

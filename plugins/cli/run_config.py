@@ -77,7 +77,7 @@ class RunConfig:
     memory_requests: float | None = attrs.field(default=None)
     version: int = attrs.field(default=1, validator=known_version)
     seed: int = attrs.field(default=0, validator=at_least(0, 1 << 32))
-    backend: Choice = attrs.field(default="cpu", converter=Choice.of)
+    backend: Choice = attrs.field(factory=lambda: Choice("cpu"))
     serving: ServingConfig = attrs.field(factory=ServingConfig)
     clock: ClockSection = attrs.field(factory=ClockSection)
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)

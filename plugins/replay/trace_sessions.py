@@ -55,7 +55,7 @@ def _session(path: Path) -> Iterator[TraceRow | BadRow]:
     except BadValueError as bad:
         raise ConfigError(f"{path}: the session: {bad}; a session is an object with block_size and requests") from None
     name = str(record.get("id", path.stem))
-    rows = [_row(path, name, block, line, start, request) for line, start, request in found]
+    rows = [_row(path, name, block, line=line, start=start, request=request) for line, start, request in found]
     yield from sorted(rows, key=lambda row: row.arrival if isinstance(row, TraceRow) else 0.0)
 
 
@@ -80,7 +80,7 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _row(path: Path, session: str, block: int, line: int, start: float, request: Any) -> TraceRow | BadRow:
+def _row(path: Path, session: str, block: int, *, line: int, start: float, request: Any) -> TraceRow | BadRow:
     try:
         prompt = tokens("in", member(request, "in"))
         ids = block_ids("hash_ids", member(request, "hash_ids"))

@@ -64,10 +64,9 @@ class Batch:
 
     def chunks(self) -> Iterator[Chunk]:
         """The batch piece by piece, for runners that forward one sequence at a time."""
-        for row, request, start, stop, samples in zip(
-            self.rows.tolist(), self.requests, self.starts.tolist(), self.stops.tolist(), self.samples.tolist(), strict=True
-        ):
-            yield Chunk(row, request, start, stop, samples)
+        rows, starts, stops = self.rows.tolist(), self.starts.tolist(), self.stops.tolist()
+        for piece in zip(rows, self.requests, starts, stops, self.samples.tolist(), strict=True):
+            yield Chunk(*piece)
 
 
 @attrs.frozen(eq=False)

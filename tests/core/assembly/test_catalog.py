@@ -71,6 +71,7 @@ def test_a_strangers_plugin_is_found_and_loaded(site: Path) -> None:
     assert "layout 'rowscaled-int8' (kvarena-rowscale 0.1)" in map(str, catalog.entries("layouts"))
 
 
+@pytest.mark.req("PLG-3")
 def test_two_owners_of_one_name_are_refused_naming_both(site: Path) -> None:
     """Only that name is refused, only when it is asked for; the others still load."""
     distribution(site, "other", "0.2", "[kvarena.lifetimes]\nwindow = other:W\n", "W = object\n")
@@ -86,6 +87,7 @@ def test_two_owners_of_one_name_are_refused_naming_both(site: Path) -> None:
     assert Catalog.installed(PluginsConfig(disable=("other",))).load("lifetimes", "window") is Window
 
 
+@pytest.mark.req("PLG-3")
 def test_a_plugin_that_fails_to_import_is_a_stored_refusal(site: Path) -> None:
     """It is listed, raised by its own name each time, and imported only once."""
     distribution(
@@ -129,6 +131,7 @@ def test_an_unknown_name_is_told_the_nearest() -> None:
         catalog.load("tiers", "files")
 
 
+@pytest.mark.req("PLG-3")
 def test_a_disabled_plugin_is_not_listed_and_says_why() -> None:
     """By its name, by kind and name, or by its distribution."""
     for word in ("window", "lifetimes:window", "kvarena"):
@@ -146,6 +149,7 @@ def test_a_word_in_plugins_that_names_nothing_is_refused() -> None:
         Catalog([MINE], PluginsConfig(disable=("windwo",)))
 
 
+@pytest.mark.req("PLG-3")
 def test_autoloading_can_be_switched_off(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variable set, only our own plugins and those enabled by name are there."""
     points = "[kvarena.layouts]\nstranger = stranger:X\n[kvarena.plugins]\nwatch = stranger:X\n"
@@ -159,6 +163,7 @@ def test_autoloading_can_be_switched_off(site: Path, monkeypatch: pytest.MonkeyP
     assert opened.load("layouts", "stranger") == 4
 
 
+@pytest.mark.req("PLG-3")
 @pytest.mark.parametrize("place", ["module", "package"])
 def test_a_plugin_pinned_to_another_api_is_refused(site: Path, place: str) -> None:
     """``kvarena_api = 2`` in the plugin's module or package means: not with this version."""

@@ -78,8 +78,10 @@ def test_a_peak_is_what_a_walk_through_the_request_counts(lifetime, page_tokens,
 
 @pytest.mark.parametrize(
     ("window", "page_tokens", "peak"),
-    [(1, 4, 1), (2, 4, 2), (4, 4, 2), (5, 4, 2), (6, 4, 3), (8, 4, 3), (9, 4, 3), (11, 8, 3), (11, 128, 2), (128, 32, 5)]
-    + [(1024, 16, 65)],
+    [
+        *((1, 4, 1), (2, 4, 2), (4, 4, 2), (5, 4, 2), (6, 4, 3), (8, 4, 3), (9, 4, 3)),
+        *((11, 8, 3), (11, 128, 2), (128, 32, 5), (1024, 16, 65)),
+    ],
 )
 @pytest.mark.req("DEM-2")
 def test_a_window_straddles_a_page_edge_as_it_slides(window, page_tokens, peak):

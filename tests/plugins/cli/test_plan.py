@@ -74,6 +74,44 @@ def test_the_json_carries_the_figures_of_a_model(config: Callable[..., Path], ca
     assert found["compare"] is None
 
 
+PUBLISHED = Path(__file__).parents[2] / "data" / "models"
+EXPECTED = json.loads((PUBLISHED / "expected.json").read_text(encoding="utf-8"))
+FIGURES = (
+    "model_type",
+    "num_layers",
+    "layer_kinds",
+    "full_bytes_per_token",
+    "window_lengths",
+    "window_bytes_per_token",
+    "one_request_bytes",
+    "per_rank_token_bytes_by_tp",
+)
+
+
+@pytest.mark.req("PLN-1")
+@pytest.mark.parametrize("model", EXPECTED)
+def test_a_published_model_is_planned_right_to_the_byte(model: str, capsys: Capture) -> None:
+    """Every figure of the command's JSON is the one that was derived by hand."""
+    found = answer(capsys, PUBLISHED / f"{model}.json", "--memory", "80GiB")
+    wanted = EXPECTED[model]
+
+    assert {name: found[name] for name in FIGURES} == {name: wanted[name] for name in FIGURES}
+    state = wanted["state"] and wanted["state"]["bytes_per_request"]
+    assert (found["state"] and found["state"]["bytes_per_request"]) == state
+    assert found["sizing"]["concurrency"] > 0
+
+
+def test_pages_are_raised_to_what_rates_divide_and_the_output_says_so(capsys: Capture) -> None:
+    """DeepSeek-V4 keeps one entry per 4 and per 128 tokens: pages of 128, and a page of 16 is refused by layer."""
+    path = PUBLISHED / "deepseek-v4-flash.json"
+    found = answer(capsys, path, "--memory", "80GiB")
+
+    assert found["page_tokens"] == 128
+    assert any("pages hold 128 tokens" in note for note in found["notes"])
+    message = refused(capsys, path, "--memory", "80GiB", "--page-size", 16)
+    assert "page size 16 is no multiple of the tokens per entry of layers 3" in message
+
+
 def test_a_person_sees_bands_budget_and_what_binds(config: Callable[..., Path], capsys: Capture) -> None:
     """One line a band in chain order, then what the budget gives; plain text where there is no terminal."""
     assert run(["plan", str(config()), "--memory", "64MiB", "--compare"]) == 0

@@ -104,7 +104,8 @@ def test_charged_in_full_nobody_is_ever_retracted():
     """At output_fraction 1.0 an admitted request never runs dry, however tight the arena."""
     for memory in range(300, 700, 25):
         loop = loop_of(memory)
-        report = loop.run([Request(number, number * 0.5, 6 + 5 * (number % 4), 1 + 7 * (number % 3)) for number in range(12)])
+        shapes = [(6 + 5 * (number % 4), 1 + 7 * (number % 3)) for number in range(12)]
+        report = loop.run([Request(number, number * 0.5, *shape) for number, shape in enumerate(shapes)])
         assert report.retractions == 0
         assert report.count(FAILED) == 0
         assert report.count(DONE) + report.count(REFUSED) == 12
