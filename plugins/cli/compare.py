@@ -32,8 +32,8 @@ NEAR_ENOUGH = Fraction(5, 4)
 class Way:
     """One way to cut the bytes: ``concurrency`` requests of each length fit, by length in tokens.
 
-    ``tokens``: the most tokens of the longest-lived kind beside the windows of those tokens, and at most those
-    of as many requests of the context length as one arena serves, and their slots. ``note`` says how the way cuts the bytes.
+    ``tokens``: the most tokens of the longest-lived kind beside their windows, at most those of as many
+    requests of the context length as one arena serves, and the slots of these. ``note``: how it cuts the bytes.
     """
 
     name: str

@@ -5,6 +5,8 @@ counted: norms, biases, multipliers, vision towers, draft (MTP) layers. Against 
 estimates are within a few per cent; exact weights come from the files (``weights``).
 """
 
+import math
+
 import attrs
 
 from kvarena.plugins.models.classes import TIED
@@ -78,8 +80,14 @@ def _tied(config: Fields) -> bool:
 
 
 def _number(config: Fields, *names: str) -> int | None:
-    value = config.get(*names)
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
+    return _count(config.get(*names))
+
+
+def _count(value: object) -> int | None:
+    """A positive finite number as a whole one, None for anything else: an estimate never stops the reading."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return int(value) if value > 0 else None
 
 
 def _layer_tables(config: Fields, layers: int) -> float:
@@ -105,11 +113,10 @@ def _matrices(config: Fields) -> int:
 
 
 def _dense(config: Fields, index: int, hidden: int) -> float:
-    width = config.get("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size")
-    if isinstance(width, list):
-        width = width[index] if index < len(width) else None
-    if not isinstance(width, (int, float)):
-        width = _number(config, "shared_intermediate_size", "block_ff_dim") or 0
+    stated = config.get("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size")
+    if isinstance(stated, list):
+        stated = stated[index] if index < len(stated) else None
+    width = _count(stated) or _number(config, "shared_intermediate_size", "block_ff_dim") or 0
     if config.model_type.startswith("recurrent_gemma"):
         width = width // 2
     if config.model_type.startswith("lfm") and config.get("block_auto_adjust_ff_dim"):
@@ -162,7 +169,7 @@ def _feed_forward(config: Fields, draft: Draft, experts: _Experts | None) -> lis
     first = _number(config, "first_k_dense_replace", "num_dense_layers") or 0
     step = _number(config, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
     plain = config.get("mlp_only_layers")
-    bare = set(plain) if isinstance(plain, list) else set()
+    bare = {index for index in plain if isinstance(index, int)} if isinstance(plain, list) else set()
     return ["dense" if index < first or (index + 1) % step or index in bare else "sparse" for index in range(count)]
 
 

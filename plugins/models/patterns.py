@@ -39,12 +39,22 @@ WORDS: Mapping[str, str] = {
 LETTERS: Mapping[str, str] = {"M": "state", "*": "full", "-": "none", "E": "none"}
 """The letters of Nemotron-H's ``hybrid_override_pattern``: Mamba-2, attention, MLP, experts."""
 
+LAYERS_MAX = 10_000
+"""More layers than any model has: a larger count is a mistake, and would take minutes to plan."""
+
 Item = TypeVar("Item")
 
 
 def layer_count(config: Fields) -> int:
-    """How many layers the model has, draft (MTP) layers not counted."""
-    return config.whole("num_hidden_layers", "num_layers", "n_layers")
+    """How many layers the model has, draft (MTP) layers not counted.
+
+    Raises:
+        ConfigError: it is not given, or no model can have so many.
+    """
+    count = config.whole("num_hidden_layers", "num_layers", "n_layers")
+    if count > LAYERS_MAX:
+        raise config.error("num_hidden_layers", f"{count} layers are more than {LAYERS_MAX}; is it the right field?")
+    return count
 
 
 def listed_words(config: Fields, *names: str) -> tuple[list[str] | None, list[str]]:
@@ -80,9 +90,7 @@ def cut_list(config: Fields, name: str, items: Sequence[Item], count: int) -> tu
         raise config.error(name, f"{len(items)} entries for {count} layers; one per layer is needed")
     if len(items) == count:
         return list(items), []
-    return list(items[:count]), [
-        f"{name} has {len(items)} entries for {count} layers; the last {len(items) - count} are ignored"
-    ]
+    return list(items[:count]), [f"{name} has {len(items)} entries for {count} layers; the first {count} are read"]
 
 
 def every(count: int, period: int, *, offset: int) -> list[bool]:

@@ -50,9 +50,7 @@ def read_unknown(config: Fields) -> Draft:
     if config.get("head_dim", "attention_head_dim") is None:
         other = next((name for name in _SIZES if config.get(name) is not None), None)
         if other is not None:
-            raise config.error(
-                "head_dim", f"missing, and {other} may mean it or not; add the field"
-            )
+            raise config.error("head_dim", f"missing, and {other} may mean it or not; add the field")
         size = heads_of(config, config.cache_dtype).head_dim
         notes.append(f"head_dim is absent: {size}, hidden_size / num_attention_heads")
     return draft(config, words, attention_layer, notes=[*notes, *cut])

@@ -31,7 +31,11 @@ _MAMBA2: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_stat
 TINY: Mapping[str, Mapping[str, Any]] = {
     "bamba": {**_MAMBA2, "attn_layer_indices": [1]},
     "falcon_h1": {**_MAMBA2, "mamba_n_heads": 4, "mamba_d_ssm": 64},
-    "gemma3_text": {"head_dim": 16, "sliding_window": 16},
+    "gemma3_text": {
+        "head_dim": 16,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
     "gpt_oss": {"head_dim": 16, "sliding_window": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "granitemoehybrid": {
         **_MAMBA2,

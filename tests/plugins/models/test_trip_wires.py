@@ -157,7 +157,7 @@ def test_a_list_longer_than_the_layers_is_cut_and_said(published: Any, read: Any
     longer = read({**config, "layer_types": [*config["layer_types"], "full_attention", "full_attention"]})
 
     assert longer.layers == read(config).layers
-    assert longer.notes == ("layer_types has 47 entries for 45 layers; the last 2 are ignored",)
+    assert longer.notes == ("layer_types has 47 entries for 45 layers; the first 45 are read",)
 
 
 def test_attention_types_are_numbers(published: Any, read: Any) -> None:
