@@ -1,4 +1,4 @@
-"""Kinds of memory beyond the table of tiny models: states alone, index keys, shared keys, chunks, latent rows."""
+"""Kinds of memory beyond the table of tiny models: states or windows alone, index keys, shared keys, chunks."""
 
 import pytest
 import torch
@@ -50,18 +50,24 @@ SHAPES = {
         "vocab_size_per_layer_input": 256,
         "hidden_size_per_layer_input": 8,
     },
+    "mistral": {"sliding_window": 16},
     "llama4_text": {"head_dim": 16, "attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 128},
 }
+
+
+def build(name):
+    """A small model of this kind with random weights."""
+    config = AutoConfig.for_model(name, **{**BASE, **SHAPES[name]})
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    return model
 
 
 @pytest.fixture(scope="module", params=sorted(SHAPES))
 def model(request):
     """One small model of each kind."""
-    config = AutoConfig.for_model(request.param, **{**BASE, **SHAPES[request.param]})
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None
-    return model
+    return build(request.param)
 
 
 def test_generate_answers_alike(model, prompts):
@@ -88,3 +94,16 @@ def test_the_loop_serves_it(model, prompts):
     assert verify(model, report, runner.tokens).equal
     assert report.count("done") == 3
     storage.release()
+
+
+def test_windows_alone_run_far_beyond_their_arena(prompts):
+    """An arena of a dozen pages: 96 tokens need more pages than it has, and one sequence never holds them at once."""
+    model = build("mistral")
+    settings = {"input_ids": prompts[:1], "max_new_tokens": 60, "do_sample": False}
+    expected = model.generate(**settings, past_key_values=DynamicCache(config=model.config))
+    with ArenaCache(model.config, memory="56KiB", page_tokens=4) as cache:
+        assert torch.equal(model.generate(**settings, past_key_values=cache), expected)
+        storage = cache.storage
+        assert storage.plan.names == ("window-16",)
+        page_count = storage.sizing.arena_bytes // storage.plan["window-16"].unit_bytes
+        assert storage.requests.page_counts[0] > 1.5 * page_count

@@ -11,7 +11,7 @@ from kvarena.terms.errors import ConfigError
 KINDS = {
     "bamba": {"state", "full"},
     "falcon_h1": {"state", "full"},
-    "gemma3_text": {"window-16"},
+    "gemma3_text": {"window-16", "full"},
     "gpt_oss": {"window-16", "full"},
     "granitemoehybrid": {"state", "full"},
     "jamba": {"state", "full"},
