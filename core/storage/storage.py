@@ -11,6 +11,7 @@ from kvarena.planning.sizing import Sizing, size_plan
 from kvarena.storage.advance import next_crossings, retiring_pages
 from kvarena.storage.iteration_ids import IterationIds, Tables
 from kvarena.storage.requests import UNBOUND, RequestTable
+from kvarena.storage.routed import Routed
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import invariant
@@ -134,6 +135,14 @@ class Storage:
         pool = self.plan[name]
         pages = self.sizing.arena_bytes // pool.unit_bytes if pool.unit_bytes else 0
         return {key: self.device.view(field) for key, field in pool.views(pages).items()}
+
+    def routed(self) -> Routed:
+        """The views of every sub-pool, by layer and role; shared layers lead to the memory they read.
+
+        Raises:
+            KvarenaError: the device holds no bytes.
+        """
+        return Routed(self.plan, self.views)
 
     def flush(self) -> int:
         """Close holes as far as the compaction policy says; once per iteration. Returns the pages moved."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from kvarena.storage.iteration_ids import IterationIds
+from kvarena.storage.routed import PartView
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError
@@ -42,14 +43,14 @@ class Place:
         return f"layer {self.layer}'s {self.field!r} ({self.pool})"
 
 
-Views = Mapping[str, Mapping[tuple[int, str, str], torch.Tensor]]
+Views = Mapping[int, Mapping[str, PartView]]
 
 
-def views_of(storage: Storage) -> dict[str, dict[tuple[int, str, str], torch.Tensor]]:
-    """The typed views of every sub-pool that has bytes, by sub-pool name."""
+def views_of(storage: Storage) -> Views:
+    """The typed views of the storage, by layer and role."""
     # an inference tensor could not be written outside of inference mode later on
     with torch.inference_mode(False):
-        return {pool.name: dict(storage.views(pool.name)) for pool in storage.plan.sub_pools if pool.unit_bytes}
+        return storage.routed()
 
 
 class RowMemory:
@@ -98,7 +99,7 @@ class RowMemory:
 
     def read(self, place: Place, start: int, stop: int) -> torch.Tensor:
         """A copy of the rows at positions ``[start, stop)``."""
-        view = self._views[place.pool][place.layer, place.role, place.field]
+        view = self._field(place)
         first, last = start // self.page_tokens, -(-stop // self.page_tokens)
         pages = self._table(place.pool)[:, first:last]
         rows = view[pages].flatten(1, 2)
@@ -107,7 +108,7 @@ class RowMemory:
 
     def state(self, place: Place) -> torch.Tensor:
         """The states of the batch, to be changed in place: the arena's own bytes for one row, else lent."""
-        view = self._views[place.pool][place.layer, place.role, place.field]
+        view = self._field(place)
         slots = self._slots()
         if len(slots) == 1:
             return view[int(slots[0])].detach()
@@ -127,11 +128,16 @@ class RowMemory:
     def commit(self) -> None:
         """Write lent states back, at the ids they were lent with."""
         for place, lent in self._lent.items():
-            self._views[place.pool][place.layer, place.role, place.field][self._slots(), 0] = lent.detach()
+            self._field(place)[self._slots(), 0] = lent.detach()
         self._lent.clear()
 
+    def _field(self, place: Place) -> torch.Tensor:
+        """The whole arena as entries of one field of one layer."""
+        view: torch.Tensor = self._views[place.layer][place.role].fields[place.field]
+        return view
+
     def _view(self, place: Place, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        view = self._views[place.pool][place.layer, place.role, place.field]
+        view = self._field(place)
         if view.dtype != dtype or view.shape[2:] != tuple(shape):
             raise _changed(place, tuple(view.shape[2:]), view.dtype, tuple(shape), dtype)
         return view
@@ -267,7 +273,7 @@ class OwnedRows(RowMemory):
     def _copy(self, source: int, target: int) -> None:
         """Copy what a sequence still needs, page by page, and its states."""
         for pool in self._storage.plan.sub_pools:
-            views = self._views.get(pool.name, {}).values()
+            parts = [part for roles in self._views.values() for part in roles.values() if part.pool == pool.name]
             if pool.is_slots:
                 slots = self._slots()
                 ids = [int(slots[source])], [int(slots[target])]
@@ -278,7 +284,7 @@ class OwnedRows(RowMemory):
                 ids = table[source], table[target]
             else:
                 continue
-            for view in views:
+            for view in (view for part in parts for view in part.fields.values()):
                 view[ids[1]] = view[ids[0]]
 
 

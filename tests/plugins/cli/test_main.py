@@ -107,7 +107,11 @@ def test_a_misspelt_command_is_told_the_nearest(capsys: Capture) -> None:
 
 
 def start(*arguments: str | Path) -> "subprocess.Popen[str]":
-    code = "from kvarena.plugins.cli.main import main; main()"
+    # a shell's background job ignores Ctrl-C, and its children inherit that: ask for Python's own handler
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from kvarena.plugins.cli.main import main; main()"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
