@@ -1,0 +1,125 @@
+"""What ``kvarena run`` says: what will run, how it went, and whether the tokens are equal."""
+
+from typing import Any
+
+import attrs
+
+from kvarena.planning.plan import SubPool
+from kvarena.plugins.cli.output import console, pairs, table
+from kvarena.plugins.cli.run_config import RunConfig
+from kvarena.plugins.serving.port import Request
+from kvarena.plugins.serving.report import DONE, FAILED, REFUSED, Report
+from kvarena.plugins.transformers.tiny import TINY
+from kvarena.plugins.transformers.verify import Verdict
+from kvarena.storage.storage import Storage
+from kvarena.terms.units import format_bytes
+
+
+@attrs.frozen
+class Finished:
+    """A run and what it measured."""
+
+    report: Report
+    verdict: Verdict | None
+    wall_seconds: float
+    verify_seconds: float
+
+
+def planned(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) -> dict[str, Any]:
+    sizing = storage.sizing
+    return {
+        "version": 1,
+        "model": config.model,
+        "requests": len(requests),
+        "prompt_tokens": sum(request.prompt_tokens for request in requests),
+        "output_tokens": sum(request.output_tokens for request in requests),
+        "arena_bytes": sizing.arena_bytes,
+        "page_tokens": storage.plan.page_tokens,
+        "running": sizing.running,
+        "sub_pools": {name: sizing.units[name] for name in storage.plan.names},
+    }
+
+
+def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) -> str:
+    """What runs, before it runs."""
+    sizing, plan = storage.sizing, storage.plan
+    bands = "   ".join(
+        f"{pool.name}: {len(pool.layers)} layers, {format_bytes(pool.unit_bytes)} a {_unit(pool)}"
+        for pool in plan.sub_pools
+    )
+    prompts, outputs = (
+        sum(getattr(request, name) for request in requests) for name in ("prompt_tokens", "output_tokens")
+    )
+    return pairs(
+        {
+            "model": f"{config.model}{' (tiny, random weights)' if config.model in TINY else ''}",
+            "bands": bands,
+            "arena": f"{format_bytes(sizing.arena_bytes)} on {storage.device.name}, "
+            f"pages of {plan.page_tokens} tokens, at most {sizing.running} requests at once",
+            "trace": f"{len(requests)} requests of {config.trace.file.name}: {prompts:,} prompt tokens, "
+            f"{outputs:,} to generate",
+            "loop": f"chunks of {config.serving.chunk_tokens}, output_fraction {config.serving.output_fraction:g}",
+        }
+    )
+
+
+def document(finished: Finished) -> dict[str, Any]:
+    report = finished.report
+    return {
+        "done": report.count(DONE),
+        "refused": report.count(REFUSED),
+        "failed": report.count(FAILED),
+        "waits": report.waits,
+        "retractions": report.retractions,
+        "steps": report.steps,
+        "tokens_forwarded": report.tokens_forwarded,
+        "pages_moved": report.pages_moved,
+        "bands": [attrs.asdict(band) for band in report.bands],
+        "tokens_equal": None if finished.verdict is None else finished.verdict.equal,
+        "tokens_compared": None if finished.verdict is None else finished.verdict.tokens,
+        "wall_seconds": round(finished.wall_seconds, 3),
+        "verify_seconds": round(finished.verify_seconds, 3),
+        "kvarena_share": round(_share(finished), 4),
+    }
+
+
+def _unit(pool: SubPool) -> str:
+    return "slot" if pool.is_slots else "page"
+
+
+def _share(finished: Finished) -> float:
+    """The share of serving that went into kvarena's own decisions."""
+    return finished.report.memory_cpu_seconds / finished.wall_seconds
+
+
+def print_page(storage: Storage, finished: Finished) -> None:
+    """The page for a person, the line that matters last."""
+    report, targets = finished.report, storage.sizing.units
+    rows = [
+        (band.name, format_bytes(band.unit_bytes), targets[band.name], band.peak, f"{band.mean:.1f}")
+        for band in report.bands
+    ]
+    out = console()
+    out.print()
+    out.print(table("", ("band", "unit", "boot target", "peak", "mean"), rows))
+    out.print()
+    ends = ", ".join(f"{report.count(fate)} {fate}" for fate in (DONE, REFUSED, FAILED) if report.count(fate))
+    out.print(
+        pairs(
+            {
+                "requests": f"{ends}; {report.waits} waited, {report.retractions} retractions",
+                "steps": f"{report.steps:,}, {report.tokens_forwarded:,} tokens forwarded, "
+                f"{report.pages_moved} pages moved",
+                "wall time": f"{finished.wall_seconds:.1f} s, {100 * _share(finished):.1f} % of it in kvarena",
+            }
+        )
+    )
+    verdict = finished.verdict
+    if verdict is None:
+        out.print("tokens     not checked (--no-verify)")
+    else:
+        sign = "equal" if verdict.equal else "DIFFER"
+        out.print(
+            f"tokens     {sign}: {verdict.tokens:,} greedy tokens of {verdict.requests} requests against "
+            f"transformers' own cache ({finished.verify_seconds:.1f} s)"
+        )
