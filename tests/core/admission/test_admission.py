@@ -1,32 +1,20 @@
 """Admission: a concrete demand beside what was promised; answers that carry their sum."""
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import Bytes
 
 from kvarena.admission.admission import Admission
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, StorageConfig
 from kvarena.terms.answers import Admit, Never, Refused, Wait
-from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full, State, Window
 
 CATALOG = Catalog.installed()
-
-
-@attrs.frozen
-class Bytes:
-    """A layout of so many bytes."""
-
-    size: int
-    name = "bytes"
-
-    def fields(self) -> tuple[Field, ...]:
-        return (Field("raw", "uint8", (self.size,)),)
 
 
 def storage_of(*parts, memory, page_tokens=4, context=64, running=4):

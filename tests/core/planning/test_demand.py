@@ -1,49 +1,14 @@
 """The price of one request: exact peaks, against a walk through its life row by row."""
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import Bytes, SinksAndWindow
 
 from kvarena.planning.demand import RequestShape, decode_peak_pages, peak_pages, request_demand, whole_pages
 from kvarena.planning.plan import plan_storage
-from kvarena.terms import ranges
-from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, State, Union, Window
-
-
-@attrs.frozen
-class Bytes:
-    """A layout of so many bytes."""
-
-    size: int
-    name = "bytes"
-
-    def fields(self) -> tuple[Field, ...]:
-        return (Field("raw", "uint8", (self.size,)),)
-
-
-@attrs.frozen
-class SinksAndWindow:
-    """The first rows and a window stay: what retires is not a prefix."""
-
-    sinks: int
-    window: int
-    own_ids = False
-    name = "sinks"
-    rank = (1, -1)
-
-    def entries(self, length: int) -> int:
-        return min(length, self.sinks + self.window)
-
-    def retained(self, length: int) -> int:
-        return min(length, self.sinks + self.window - 1)
-
-    def retired(self, start: int, stop: int) -> tuple[range, ...]:
-        gone = (range(self.sinks, max(self.sinks, start - self.window + 1)),)
-        going = (range(self.sinks, max(self.sinks, stop - self.window + 1)),)
-        return ranges.subtract(going, gone)
 
 
 def walked_peak(lifetime, page_tokens, prompt, rows, chunk):

@@ -1,28 +1,16 @@
 """One budget, solved: fixed points that are exact, floors that are named."""
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import Bytes
 
 from kvarena.planning.packing import packs, usable_range
 from kvarena.planning.plan import plan_storage
 from kvarena.planning.sizing import Limits, size_plan
 from kvarena.terms.errors import PlanError
-from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, State, Window
-
-
-@attrs.frozen
-class Bytes:
-    """A layout of so many bytes."""
-
-    size: int
-    name = "bytes"
-
-    def fields(self) -> tuple[Field, ...]:
-        return (Field("raw", "uint8", (self.size,)),)
 
 
 def hybrid(page_tokens=4, state=24, window=5, full=3):

@@ -1,56 +1,20 @@
 """Requests over one arena, beside a model that knows nothing but lengths."""
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from toys import Bytes, SinksAndWindow
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, StorageConfig
 from kvarena.planning.demand import whole_pages
-from kvarena.terms import ranges
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError, PlanError
-from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, State, Window
-
-
-@attrs.frozen
-class Bytes:
-    """A layout of so many bytes."""
-
-    size: int
-    name = "bytes"
-
-    def fields(self) -> tuple[Field, ...]:
-        return (Field("raw", "uint8", (self.size,)),)
-
-
-@attrs.frozen
-class SinksAndWindow:
-    """The first rows and a window stay: what retires is not a prefix."""
-
-    sinks: int
-    window: int
-    own_ids = False
-    name = "sinks"
-    rank = (1, -1)
-
-    def entries(self, length: int) -> int:
-        return min(length, self.sinks + self.window)
-
-    def retained(self, length: int) -> int:
-        return min(length, self.sinks + self.window - 1)
-
-    def retired(self, start: int, stop: int) -> tuple[range, ...]:
-        gone = (range(self.sinks, max(self.sinks, start - self.window + 1)),)
-        going = (range(self.sinks, max(self.sinks, stop - self.window + 1)),)
-        return ranges.subtract(going, gone)
-
 
 CATALOG = Catalog.installed()
 STATE, FULL, SHORT, LONG = State(), Full(), Window(6), Window(17)

@@ -1,10 +1,10 @@
 """The loop over a host storage: everybody is served or refused with a reason, and all memory comes back."""
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import Bytes
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
@@ -12,22 +12,10 @@ from kvarena.assembly.config import ArenaConfig, StorageConfig
 from kvarena.plugins.serving.port import Outcome, Request
 from kvarena.plugins.serving.report import DONE, FAILED, REFUSED
 from kvarena.plugins.serving.scheduler import Scheduler, ServingConfig
-from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full, State, Window
 
 CATALOG = Catalog.installed()
-
-
-@attrs.frozen
-class Bytes:
-    """A layout of so many bytes."""
-
-    size: int
-    name = "bytes"
-
-    def fields(self) -> tuple[Field, ...]:
-        return (Field("raw", "uint8", (self.size,)),)
 
 
 class CountingRunner:
