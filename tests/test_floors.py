@@ -107,6 +107,7 @@ def complaints(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.req("PLG-1")
 @pytest.mark.parametrize("path", python_files(), ids=str)
 def test_imports_go_down(path: Path) -> None:
     """Each file imports rooms of lower floors, or its own room, and no wing."""

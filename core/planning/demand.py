@@ -7,9 +7,12 @@ import numpy as np
 
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.terms import ranges
-from kvarena.terms.lifetimes import Lifetime, prefix_floor
+from kvarena.terms.lifetimes import Full, Lifetime, prefix_floor
 from kvarena.terms.ports import IntArray
 from kvarena.terms.units import ceil_div
+
+BLOCK_STEPS = 1 << 16
+"""So many steps of a request's life are looked at together: a long context must not cost memory."""
 
 Demand = tuple[int, ...]
 """Units per sub-pool, in chain order."""
@@ -52,11 +55,17 @@ def peak_pages(lifetime: Lifetime, page_tokens: int, prompt_tokens: int, rows: i
 
     The step from length a to b holds every page of rows below b that are not wholly retired at a.
     """
-    chunks = np.arange(0, prompt_tokens, chunk_tokens, dtype=np.int64)
-    singles = np.arange(prompt_tokens, rows, dtype=np.int64)
-    starts = np.concatenate([chunks, singles])
-    stops = np.concatenate([np.minimum(chunks + chunk_tokens, prompt_tokens), singles + 1])
-    return int(_pages_held(lifetime, page_tokens, starts, stops).max(initial=0))
+    if isinstance(lifetime, Full):
+        return ceil_div(rows, page_tokens)
+    peak = 0
+    for first in range(0, prompt_tokens, chunk_tokens * BLOCK_STEPS):
+        starts = np.arange(first, min(first + chunk_tokens * BLOCK_STEPS, prompt_tokens), chunk_tokens, dtype=np.int64)
+        stops = np.minimum(starts + chunk_tokens, prompt_tokens)
+        peak = max(peak, int(_pages_held(lifetime, page_tokens, starts, stops).max()))
+    for first in range(prompt_tokens, rows, BLOCK_STEPS):
+        starts = np.arange(first, min(first + BLOCK_STEPS, rows), dtype=np.int64)
+        peak = max(peak, int(_pages_held(lifetime, page_tokens, starts, starts + 1).max()))
+    return peak
 
 
 def decode_peak_pages(lifetime: Lifetime, page_tokens: int, length: int) -> int:

@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import attrs
@@ -143,17 +143,18 @@ def plan_storage(
 
     Raises:
         PlanError: naming the layers: nothing to keep, a part declared twice with two geometries, a page
-            size that a rate does not divide, a missing owner, a recurrent draft without a place.
+            size that a rate does not divide, a missing owner, a recurrent draft without a place, two
+            lifetimes of one name, slots of two lifetimes.
     """
     if unit_align < 1:
         raise PlanError(f"unit_align = {unit_align}: units are padded to a whole number of bytes, at least 1")
     _check_layers([*layers, *draft])
     _check_draft(layers, draft)
     tokens = _page_size([*layers, *draft], page_tokens)
-    pools = [
-        _sub_pool(parts, tokens, unit_align, draft=name not in _grouped(layers))
-        for name, parts in _grouped([*layers, *draft]).items()
-    ]
+    groups = _grouped([*layers, *draft])
+    _check_lifetimes(groups)
+    targets = _grouped(layers)
+    pools = [_sub_pool(parts, tokens, unit_align, draft=name not in targets) for name, parts in groups.items()]
     if not pools:
         raise PlanError("none of the layers keeps any memory; declare at least one part")
     pools.sort(key=lambda pool: (pool.lifetime.rank, pool.name))
@@ -237,6 +238,21 @@ def _grouped(layers: Iterable[Layer]) -> dict[str, list[tuple[int, Part]]]:
         for part in layer.parts:
             groups.setdefault(part.lifetime.name, []).append((layer.index, part))
     return groups
+
+
+def _check_lifetimes(groups: Mapping[str, list[tuple[int, Part]]]) -> None:
+    """One name stands for one lifetime, and a request's slots lie in one sub-pool: it has ids for no second."""
+    for name, parts in groups.items():
+        kinds = list(dict.fromkeys(part.lifetime for _, part in parts if not part.lifetime.own_ids))
+        if len(kinds) > 1:
+            torn = _indices([index for index, part in parts if part.lifetime != kinds[0]])
+            raise PlanError(f"layers {torn}: their lifetime {kinds[1]} has the name {name!r} of {kinds[0]}; rename one")
+    slots = {name: parts for name, parts in groups.items() if parts[0][1].lifetime.own_ids}
+    if len(slots) > 1:
+        raise PlanError(
+            f"layers {_indices([index for parts in slots.values() for index, _ in parts])} keep slots of the lifetimes "
+            f"{', '.join(map(repr, slots))}: a request has slots of one; give these parts one lifetime"
+        )
 
 
 def _sub_pool(parts: list[tuple[int, Part]], tokens: int, unit_align: int, *, draft: bool) -> SubPool:

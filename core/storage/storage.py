@@ -167,6 +167,8 @@ class Storage:
         self.device.resize(sizing.arena_bytes)
         self.sizing = sizing
         self.chain, self.requests = self._books(sizing)
+        for band in self.chain.bands.values():  # the new top holds whatever lay there; unbound ids read it
+            self.device.zero_pages(band.grid.unit_bytes, np.array([band.grid.sink_page]))
 
     def on_release(self, call: Callable[[], None]) -> None:
         """Call this when the storage is released (plugins that follow its life)."""

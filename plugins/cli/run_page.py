@@ -26,6 +26,7 @@ class Finished:
 
 
 def planned(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) -> dict[str, Any]:
+    """What would run, for ``--dry-run --json``: the model, the trace in tokens, the arena and its bands."""
     sizing = storage.sizing
     return {
         "version": 1,
@@ -64,6 +65,7 @@ def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
 
 
 def document(finished: Finished) -> dict[str, Any]:
+    """What a run did, for ``--json``: ends, waits, steps, seconds, the use of each band, and the verdict."""
     report = finished.report
     return {
         "done": report.count(DONE),

@@ -67,6 +67,18 @@ def test_what_was_charged_and_not_yet_taken_is_held_back():
     assert isinstance(admission.ask(8, 13, held), Admit)
 
 
+@pytest.mark.req("CAP-1")
+def test_enough_free_bytes_do_not_admit():
+    """136 bytes are free and 130 are asked, but a slot of 50, a page of 44 and one of 36 lie on grids of their own."""
+    storage = storage_of((State(), 50), (Window(8), 11), (Full(), 9), memory=440)
+    admission, held = admission_of(storage), storage.requests.held
+    storage.step(np.array([storage.open()]), np.array([8]))
+    charge = admission.demand(1, 1)
+    asked = sum(units * pool.unit_bytes for units, pool in zip(charge, storage.plan.sub_pools, strict=True))
+    assert (charge, asked, storage.chain.free_bytes) == ((1, 1, 1), 130, 136)
+    assert isinstance(admission.ask(1, 1, held), Wait)
+
+
 @pytest.mark.req("ADM-1")
 def test_a_window_is_charged_what_it_will_hold():
     """F page 2u, W page 1u, P=4, W=8: 60 prompt tokens and 4 more need 35 to 37 units by their chunk."""

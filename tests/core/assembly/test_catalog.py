@@ -44,6 +44,25 @@ def test_our_own_plugins_come_in_by_the_same_door() -> None:
 
 
 @pytest.mark.req("PLG-1")
+@pytest.mark.parametrize(
+    ("kind", "name", "home"),
+    [
+        ("layouts", "mha", "kvarena.layouts"),
+        ("lifetimes", "chunk", "kvarena.terms"),
+        ("backends", "host", "kvarena.backends"),
+        ("policies", "nearest", "kvarena.policies"),
+        ("models", "llama", "kvarena.plugins.models"),
+    ],
+)
+def test_without_its_entry_point_a_built_in_is_not_there(kind: str, name: str, home: str) -> None:
+    """Core knows no built-in by heart: each is what its entry point names, and gone when that is gone."""
+    entries = Catalog.installed().entries()
+    assert Catalog(entries).load(kind, name).__module__.startswith(home)
+    with pytest.raises(PluginError, match=f"'{name}'"):
+        Catalog(entry for entry in entries if (entry.kind, entry.name) != (kind, name)).load(kind, name)
+
+
+@pytest.mark.req("PLG-1")
 def test_listing_imports_nothing() -> None:
     """Neither torch nor any plugin's module is imported by a listing."""
     code = (

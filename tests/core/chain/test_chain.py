@@ -118,6 +118,21 @@ def test_a_refused_take_changes_nothing_and_says_why() -> None:
     chain.verify()
 
 
+@pytest.mark.req("ALC-2")
+@pytest.mark.parametrize("wrong", [[0], [7, 7], [-1], [10**6]], ids=["bound", "twice", "negative", "beyond"])
+def test_a_wrong_take_is_caught_before_any_sub_pool_is_taken(wrong: list[int]) -> None:
+    """The window's ids are good and come first in the chain; for the owner's bad ones they are not bound either."""
+    chain = three_kinds()
+    take_tokens(chain, 6)
+    good, before = chain.mint("full", 2), chain.snapshot()
+    assert good is not None
+    with pytest.raises(InvariantError, match=r"band\.take_of"):
+        chain.take({"window-8": good, "full": np.array(wrong)})
+    assert chain.snapshot() == before
+    assert not chain.is_bound("window-8", good).any()
+    chain.verify()
+
+
 def test_ids_that_run_out_are_named() -> None:
     """A refusal for ids is not one for bytes."""
     chain = three_kinds()
@@ -170,16 +185,15 @@ def test_relief_moves_a_float_that_lies_in_the_way() -> None:
 
 @pytest.mark.req("ALC-5")
 def test_pages_are_zeroed_on_hand_out() -> None:
-    """Old bytes of any sub-pool are gone, unless the layout declines."""
-    parts = (Part(Raw(8), Full()), Part(Raw(8, zero_on_take=False), Window(4)))
+    """Old bytes of any sub-pool, an end or a float, are gone, unless the layout declines."""
+    parts = (Part(Raw(8), Full()), Part(Raw(8), Window(4)), Part(Raw(8, zero_on_take=False), Window(9)))
     plan = plan_storage([Layer(index, (part,)) for index, part in enumerate(parts)], page_tokens=1)
     chain = chain_of(plan, 400)
     arena(chain)[: 400 - 8] = 9
-    ids = take_tokens(chain, 4, "window-4")
-    for page in chain.pages("full", ids).tolist():
-        assert not arena(chain)[page * 8 : page * 8 + 8].any()
-    for page in chain.pages("window-4", ids).tolist():
-        assert (arena(chain)[page * 8 : page * 8 + 8] == 9).all()
+    ids = take_tokens(chain, 4, "window-4", "window-9")
+    for name, old in (("full", 0), ("window-4", 0), ("window-9", 9)):
+        for page in chain.pages(name, ids).tolist():
+            assert (arena(chain)[page * 8 : page * 8 + 8] == old).all()
 
 
 @pytest.mark.req("LIF-7")

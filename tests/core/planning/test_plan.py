@@ -355,6 +355,17 @@ def test_a_slot_has_no_rate() -> None:
         plan_storage([Layer(0, (one(State(), tokens_per_entry=4),))])
 
 
+@pytest.mark.req("PLN-1")
+def test_a_name_is_one_lifetime_and_slots_are_one_sub_pool() -> None:
+    """A stranger's lifetime that takes another's name, or wants slots beside the state's, is refused by layer."""
+    mine = attrs.make_class("Mine", {}, class_body={"name": "window-8"}, bases=(Full,), frozen=True)()
+    with pytest.raises(PlanError, match=r"layers 1: their lifetime Mine\(.*\) has the name 'window-8' of Window"):
+        plan_of(Window(8), mine)
+    conv = attrs.make_class("Conv", {}, class_body={"name": "conv"}, bases=(State,), frozen=True)()
+    with pytest.raises(PlanError, match=r"layers 0, 2 keep slots of the lifetimes 'state', 'conv'"):
+        plan_of(State(), Full(), conv)
+
+
 def test_nothing_to_keep_is_refused() -> None:
     """A model of MLPs needs no arena."""
     with pytest.raises(PlanError, match="keeps any memory"):

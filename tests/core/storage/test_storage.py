@@ -144,7 +144,7 @@ class StorageMachine(RuleBasedStateMachine):
 
 TestStorageMachine = StorageMachine.TestCase
 TestStorageMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestStorageMachine.pytestmark = [pytest.mark.req(row) for row in ("IDS-1", "IDS-4", "WIN-1", "LIF-7")]
+TestStorageMachine.pytestmark = [pytest.mark.req(row) for row in ("DEC-3", "IDS-1", "IDS-4", "WIN-1", "LIF-7")]
 
 
 @pytest.mark.req("WIN-1")
@@ -173,7 +173,35 @@ def test_a_refused_step_retires_but_takes_nothing():
     assert "full" in str(refused)
     assert storage.chain.snapshot() == before
     assert storage.requests.lengths[rows_of(one, two)].tolist() == [8, 4]
+    assert every_free_id_can_be_minted(storage, "full")
     assert storage.step(rows_of(one), rows_of(12))
+
+
+def every_free_id_can_be_minted(storage, name):
+    """Nobody lost an id: all that no unit is bound to are there to be taken."""
+    free = next(shot.ids_free for shot in storage.chain.snapshot().bands if shot.name == name)
+    ids = storage.chain.mint(name, free)
+    if ids is not None:
+        storage.chain.give_back(name, ids)
+    return ids is not None
+
+
+@pytest.mark.req("ALC-2")
+def test_a_refused_step_or_open_keeps_no_id():
+    """With every byte under the rows of one request, nothing stays behind of what it and the next one asked."""
+    storage = storage_of((STATE, FULL), memory=440)
+    row, length = storage.open(), 1
+    while storage.step(rows_of(row), rows_of(length)):
+        length += 1
+    assert every_free_id_can_be_minted(storage, "full")
+    before, rows = storage.chain.snapshot(), storage.requests.free_count
+    refused = storage.open()
+    assert isinstance(refused, Refused)
+    assert refused.asked == {"state": 1}
+    assert (storage.chain.snapshot(), storage.requests.free_count) == (before, rows)
+    assert every_free_id_can_be_minted(storage, "state")
+    storage.close(row)
+    assert not isinstance(storage.open(), Refused)
 
 
 @pytest.mark.req("IDS-2")
@@ -207,14 +235,19 @@ def test_write_ids_name_the_page_and_place_of_each_new_token():
 
 
 @pytest.mark.req("PLN-2+")
-def test_an_owner_without_full_attention_recycles_its_ids():
-    """A pure window generates far beyond its id count: ids come back as the window slides."""
-    storage = storage_of((SHORT,), memory=400, context=4000)
+@pytest.mark.parametrize(("lifetimes", "owner"), [((SHORT,), "window-6"), ((Chunk(8), SHORT), "ids")])
+def test_an_owner_without_full_attention_recycles_its_ids(lifetimes, owner):
+    """A sequence far beyond the id count: an id comes back when the last band has let it go, with bytes or without."""
+    storage = storage_of(lifetimes, memory=400, context=4000)
     row = storage.open()
-    assert storage.sizing.id_count < 1000 / 4
+    assert (storage.plan.owner, storage.sizing.id_count < 1000 / 4) == (owner, True)
     for length in range(1, 1001):
         assert storage.step(rows_of(row), rows_of(length))
-    assert storage.requests.held[row].tolist() <= [3]
+    held = storage.requests.held[row].tolist()
+    assert held == [shot.live for shot in storage.chain.snapshot().bands]
+    assert max(held) <= 3
+    storage.close(row)
+    assert storage.chain.mint(owner, storage.sizing.id_count) is not None
 
 
 @pytest.mark.req("SIZ-5")
@@ -274,3 +307,85 @@ def test_views_of_an_unknown_sub_pool_or_without_bytes_are_refused():
         storage.views("window-9")
     with pytest.raises(KvarenaError, match="host"):
         storage.views("full")
+
+
+def built(*parts, backend="cpu", **arena):
+    """A storage with one layer per part, on real bytes."""
+    layers = [Layer(index, (part,)) for index, part in enumerate(parts)]
+    config = {"memory": 4000, "page_tokens": 4, "context_tokens": 60, "mirrors": False, **arena}
+    return build_storage(layers, StorageConfig(arena=ArenaConfig(**config), backend=backend), CATALOG)
+
+
+@pytest.mark.req("SIZ-5")
+def test_a_refused_resize_changes_nothing():
+    """A device that cannot grow without moving its base says no before any book is made anew."""
+    storage = built(Part(Bytes(40), STATE, "state"), Part(Bytes(6), FULL))
+    before = (storage.sizing, storage.chain, storage.requests, storage.device.arena_bytes)
+    with pytest.raises(KvarenaError, match="without moving the base"):
+        storage.resize(5000)
+    assert (storage.sizing, storage.chain, storage.requests, storage.device.arena_bytes) == before
+    storage.release()
+
+
+@pytest.mark.req("SIZ-5")
+@pytest.mark.req("BLD-2")
+def test_a_resize_keeps_the_base_and_gives_clean_sinks():
+    """Captured addresses hold, and no unbound read sees what once lay where the top, and its sinks, are now."""
+    storage = built(Part(Bytes(40), STATE, "state"), Part(Bytes(6), FULL), Part(Bytes(10), SHORT))
+    at = {name: next(iter(storage.views(name).values())).data_ptr() for name in storage.plan.names}
+    next(iter(storage.views("full").values()))[:] = 255
+    for budget in (2000, 1500, 4000):
+        storage.resize(budget)
+        for name in storage.plan.names:
+            view = next(iter(storage.views(name).values()))
+            assert view.data_ptr() == at[name]
+            assert not view[storage.chain.pages(name, rows_of(-1))].any()
+    storage.release()
+
+
+@pytest.mark.req("SIZ-3")
+@pytest.mark.parametrize("name", ["state", "window-6", "full"])
+def test_any_sub_pool_takes_any_free_bytes(name):
+    """Boot targets bind nobody: with the others empty, each takes what the whole arena holds."""
+    storage = storage_of((STATE, SHORT, FULL), state_slots=2)
+    shots, chain = {shot.name: shot for shot in storage.chain.snapshot().bands}, storage.chain
+    units = (chain.usable.stop - chain.usable.start) // shots[name].unit_bytes - 1  # one is lost to alignment
+    assert units > storage.sizing.units[name]
+    ids = chain.mint("state" if name == "state" else "full", units)
+    assert not isinstance(chain.take({name: ids}), Refused)
+    chain.verify()
+
+
+@pytest.mark.req("IDS-3")
+def test_each_sub_pool_is_translated_once_a_step(monkeypatch):
+    """However often writes and reads ask, the maps are gathered once per sub-pool, for all rows together."""
+    storage = storage_of((STATE, SHORT, FULL))
+    rows, asked = rows_of(storage.open(), storage.open()), []
+    written = [(0, at) for at in range(5)] + [(1, at) for at in range(9)]
+    pages = storage.chain.pages
+    monkeypatch.setattr(storage.chain, "pages", lambda name, ids: asked.append(name) or pages(name, ids))
+    ids = storage.step(rows, rows_of(5, 9))
+    for _layer in range(3):
+        for name in ids.tables:
+            assert ids.write_pages(name).tolist() == [ids.tables[name][row, at // 4] for row, at in written]
+    assert sorted(asked) == ["full", "state", "window-6"]
+
+
+class Coded(Bytes):
+    """A layout that names a codec, which only a runner may touch."""
+
+    @property
+    def codec(self):
+        raise AssertionError("core asked for a codec")
+
+
+@pytest.mark.req("DEC-4")
+def test_core_never_touches_a_codec():
+    """A request of a coded layout is planned, served, moved and closed without its codec."""
+    storage = built(Part(Coded(6), FULL), Part(Coded(9), SHORT), page_tokens=1)
+    rows = rows_of(storage.open(), storage.open())
+    storage.step(rows, rows_of(9, 9))
+    storage.close(rows[0])
+    assert storage.flush() > 0
+    assert storage.routed()[0]["kv"].pool == "full"
+    storage.release()
