@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from kvarena.assembly.catalog import Catalog
     from kvarena.assembly.config import ArenaConfig, PluginsConfig, PoliciesConfig, StorageConfig
     from kvarena.chain.describe import describe, stats
+    from kvarena.planning.charges import Limits
     from kvarena.planning.demand import RequestShape, request_demand
     from kvarena.planning.plan import Plan, SubPool, plan_storage
-    from kvarena.planning.sizing import Limits, Sizing, size_plan
+    from kvarena.planning.sizing import Sizing, size_plan
     from kvarena.storage.iteration_ids import IterationIds
     from kvarena.storage.storage import Storage
     from kvarena.terms.answers import Admit, Never, Refused, Wait
@@ -31,9 +32,10 @@ _HOMES = {
     "assembly.catalog": ("Catalog",),
     "assembly.config": ("ArenaConfig", "PluginsConfig", "PoliciesConfig", "StorageConfig"),
     "chain.describe": ("describe", "stats"),
+    "planning.charges": ("Limits",),
     "planning.demand": ("RequestShape", "request_demand"),
     "planning.plan": ("Plan", "SubPool", "plan_storage"),
-    "planning.sizing": ("Limits", "Sizing", "size_plan"),
+    "planning.sizing": ("Sizing", "size_plan"),
     "storage.iteration_ids": ("IterationIds",),
     "storage.storage": ("Storage",),
     "terms.answers": ("Admit", "Never", "Refused", "Wait"),

@@ -10,10 +10,12 @@ import functools
 import numpy as np
 
 from kvarena.chain.chain import Chain
+from kvarena.planning.charges import most
 from kvarena.planning.demand import Demand, RequestShape, request_demand
 from kvarena.planning.packing import packs
-from kvarena.planning.sizing import Sizing, most
+from kvarena.planning.sizing import Sizing
 from kvarena.terms.answers import Admit, Never, Wait
+from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 
 
@@ -30,7 +32,6 @@ class Admission:
         sizing: Sizing,
         *,
         chunk_tokens: int,
-        slots_per_request: int = 1,
         output_fraction: float = 1.0,
     ) -> None:
         self.chain = chain
@@ -38,7 +39,7 @@ class Admission:
         self.arena_bytes = sizing.arena_bytes
         self.context_tokens = sizing.context_tokens
         self.chunk_tokens = chunk_tokens
-        self.slots_per_request = slots_per_request
+        self.slots_per_request = sizing.limits.slots_per_request
         self.output_fraction = output_fraction
         # a waiting request is asked about again and again: its price is kept
         self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
@@ -61,17 +62,30 @@ class Admission:
         Args:
             held: units bound to each row, shape (rows, sub-pools): what running requests have taken.
         """
-        whole = self.demand(prompt_tokens, output_tokens)
-        if not self.fits_alone(prompt_tokens, output_tokens):
-            return Never(self._never(whole, prompt_tokens, output_tokens), self.largest_prompt(output_tokens))
+        never = self.never(prompt_tokens, output_tokens)
+        if never is not None:
+            return never
         charge = self.demand(prompt_tokens, self.expected(output_tokens))
         promised = self.promised(held)
         if self.chain.feasible(tuple(asked + owed for asked, owed in zip(charge, promised, strict=True))):
             return Admit(charge)
         return Wait(self._sum(charge, f"held back for running requests: {self._named(promised)}"))
 
+    def never(self, prompt_tokens: int, output_tokens: int) -> Never | None:
+        """Why no empty arena could serve such a request, with its sum; None where one could."""
+        if self.fits_alone(prompt_tokens, output_tokens):
+            return None
+        rows = RequestShape(prompt_tokens, output_tokens).rows
+        if rows > self.context_tokens:
+            why = f"{rows:,} rows are more than the {self.context_tokens:,} of a request row (context_tokens)"
+        else:
+            whole = self.demand(prompt_tokens, output_tokens)
+            why = self._sum(whole, f"an empty arena of {self.arena_bytes:,} B cannot hold it")
+        return Never(why, self.largest_prompt(output_tokens))
+
     def charge(self, row: int, charge: Demand) -> None:
-        """A request started in this row with this charge."""
+        """A request started in this row with this charge, or goes on with another one."""
+        invariant("admission.negative_charge", min(charge, default=0) >= 0, row=row, charge=charge)
         self._charges[row] = charge
 
     def forget(self, row: int) -> None:
@@ -91,12 +105,6 @@ class Admission:
     def largest_prompt(self, output_tokens: int) -> int:
         """The longest prompt that an empty arena could serve with this output; 0 where there is none."""
         return most(lambda prompt: self.fits_alone(prompt, output_tokens), self.context_tokens)
-
-    def _never(self, demand: Demand, prompt_tokens: int, output_tokens: int) -> str:
-        rows = RequestShape(prompt_tokens, output_tokens).rows
-        if rows > self.context_tokens:
-            return f"{rows:,} rows are more than the {self.context_tokens:,} of a request row (context_tokens)"
-        return self._sum(demand, f"an empty arena of {self.arena_bytes:,} B cannot hold it")
 
     def _named(self, demand: Demand) -> str:
         return ", ".join(f"{count} {name}" for name, count in zip(self.plan.names, demand, strict=True))

@@ -6,16 +6,15 @@ from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, StorageConfig
 from kvarena.assembly.loader import declared_layers, hook_manager, make, make_policies
 from kvarena.chain.chain import Chain, Policies
+from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS, Limits
 from kvarena.planning.plan import Plan, plan_storage
-from kvarena.planning.sizing import Limits, Sizing, size_plan
+from kvarena.planning.sizing import Sizing, size_plan
 from kvarena.storage.requests import RequestTable
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import ConfigError, KvarenaError
 from kvarena.terms.layers import Layer
 from kvarena.terms.ports import Device
 from kvarena.terms.units import ceil_div
-
-DEFAULT_CONTEXT_TOKENS = 32768
 
 
 def build_storage(

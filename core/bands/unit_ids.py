@@ -13,7 +13,11 @@ UNOWNED = -1
 
 
 class IdPool:
-    """Mints the ids ``0 .. count - 1``, each to one holder at a time.
+    """The ids ``0 .. count - 1``, each with one holder at a time.
+
+    An id's life:  1. mint       a returned id, or the lowest that was never out, is out.
+                   2. give_back  it is returned.
+    Always:  out + returned + fresh == count     (checked by ``verify``)
 
     Ids that came back go out first, the newest first; then ids that were never out, from the lowest.
     Bookkeeping: 8 bytes an id.
@@ -28,12 +32,12 @@ class IdPool:
 
     @property
     def free(self) -> int:
-        """How many ids can be taken."""
+        """How many ids can be minted."""
         return self.count - self._fresh + self._top
 
-    def take(self, count: int) -> IntArray:
+    def mint(self, count: int) -> IntArray:
         """Ids that nobody holds."""
-        invariant("id_pool.take_beyond_free", 0 <= count <= self.free, count=count, free=self.free)
+        invariant("id_pool.mint_beyond_free", 0 <= count <= self.free, count=count, free=self.free)
         reused = min(count, self._top)
         ids = self._returned[self._top - reused : self._top][::-1].astype(np.int64)
         self._top -= reused
@@ -44,13 +48,13 @@ class IdPool:
         self._out[ids] = 1
         return ids
 
-    def give(self, ids: IntArray) -> None:
+    def give_back(self, ids: IntArray) -> None:
         """Ids come back. Checked before anything changes: each is out, and none is named twice."""
-        invariant("id_pool.give_of_unknown_id", within(ids, self.count), ids=ids)
-        invariant("id_pool.give_of_free_id", np.count_nonzero(self._out[ids]) == len(ids), ids=ids)
+        invariant("id_pool.give_back_of_unknown_id", within(ids, self.count), ids=ids)
+        invariant("id_pool.give_back_of_free_id", np.count_nonzero(self._out[ids]) == len(ids), ids=ids)
         marks = np.arange(1, len(ids) + 1, dtype=np.int32)
         self._out[ids] = marks
-        invariant("id_pool.give_twice", same(self._out[ids], marks), ids=ids)
+        invariant("id_pool.give_back_twice", same(self._out[ids], marks), ids=ids)
         self._out[ids] = 0
         self._returned[self._top : self._top + len(ids)] = ids
         self._top += len(ids)

@@ -11,12 +11,11 @@ from kvarena.bands.float_band import FloatBand
 from kvarena.bands.grid import Grid, chain_grids
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import IdPool, UnitIds
-from kvarena.chain.relief import AnyBand, Counters, compact, rearrange
+from kvarena.chain.relief import AnyBand, Counters, compact, realize
 from kvarena.chain.verify import verify_chain
 from kvarena.planning.packing import usable_range
 from kvarena.planning.plan import Plan
-from kvarena.planning.pricing import ChainSnapshot, Layout, Step, feasible, first_plan
-from kvarena.planning.pricing import plan as plan_step
+from kvarena.planning.pricing import Arrangement, ChainSnapshot, Step, arrangement_with, feasible, first_arrangement
 from kvarena.terms.answers import Refused, Shortage
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
@@ -36,11 +35,10 @@ class Chain:
     """All bands of one arena, in chain order.
 
     A take:  1. checked    the ids exist, are unbound and named once.
-             2. planned    in place if that serves; else, if no layout serves, refused: nothing has changed.
+             2. planned    in place if that serves; else, if no arrangement serves, refused: nothing has changed.
              3. rearranged ends are compacted, floats relocated.
              4. taken      band by band in chain order; pages are zeroed where the layout asks for it.
-    ``epoch`` moves with every change of a count or frontier, ``moves_epoch`` with every page that moved: physical
-    pages read before it are stale.
+    ``epoch`` grows with every take, free and move: what was read of the maps before it may be stale.
     """
 
     def __init__(
@@ -61,7 +59,6 @@ class Chain:
         self._pools = {grid.name: IdPool(grid.id_count) for grid in grids if grid.name in minting}
         self.counters = Counters()
         self.epoch = 0
-        self.moves_epoch = 0
         self._snapshot: ChainSnapshot | None = None
 
     # -- ids
@@ -69,14 +66,14 @@ class Chain:
     def mint(self, name: str, count: int) -> IntArray | None:
         """Ids of the owner or of the state slots that nobody holds; None if fewer are free."""
         pool = self._pool(name)
-        return pool.take(count) if count <= pool.free else None
+        return pool.mint(count) if count <= pool.free else None
 
     def give_back(self, name: str, ids: IntArray) -> None:
         """Minted ids come back; no band has a page for them any more."""
         pool = self._pool(name)
         bound = [band.grid.name for band in self._bands_of(name) if np.count_nonzero(band.ids.is_bound(ids))]
         invariant("chain.give_back_of_bound_id", not bound, minted_by=name, bound_in=bound)
-        pool.give(ids)
+        pool.give_back(ids)
 
     def pages(self, name: str, ids: IntArray) -> IntArray:
         """The physical page of each id, any shape; the sub-pool's sink where unbound or -1."""
@@ -95,7 +92,7 @@ class Chain:
             self._snapshot = ChainSnapshot(self.usable.start, self.usable.stop, shots)
         return self._snapshot
 
-    def feasible(self, demand: tuple[int, ...]) -> bool:
+    def feasible(self, demand: Sequence[int]) -> bool:
         """Whether a take of so many units per sub-pool, in chain order, would succeed now."""
         return feasible(self.snapshot(), demand)
 
@@ -118,16 +115,15 @@ class Chain:
         counts = tuple(len(wanted.get(name, ())) for name in self.bands)
         snapshot = self.snapshot()
         place = self.policies.placement.start
-        layout = plan_step(snapshot, counts, Step.NO_MOVE, place)
-        if layout is None:
-            layout = first_plan(snapshot, counts, place) if feasible(snapshot, counts) else None
-            if layout is None:
+        arrangement = arrangement_with(snapshot, counts, Step.NO_MOVE, place)
+        if arrangement is None:
+            arrangement = first_arrangement(snapshot, counts, place) if feasible(snapshot, counts) else None
+            if arrangement is None:
                 return self.refusal(counts)
-            rearrange(self.bands, snapshot, layout, self.device, self.counters)
-            self.moves_epoch += 1
+            realize(self.bands, snapshot, arrangement, self.device, self.counters)
         self._changed()
         self.counters.takes += 1
-        return {name: np.empty(0, dtype=np.int64) for name in demand} | self._hand_out(layout, wanted)
+        return {name: np.empty(0, dtype=np.int64) for name in demand} | self._hand_out(arrangement, wanted)
 
     def refusal(self, counts: Sequence[int]) -> Refused:
         """The sum behind a no to so many units per sub-pool, in chain order. Counted; nothing else changes."""
@@ -139,7 +135,7 @@ class Chain:
             {shot.name: count for shot, count in asked},
             tuple(Shortage(shot.name, count, shot.live, shot.holes, shot.unit_bytes) for shot, count in asked),
             snapshot.free_bytes,
-            ", ".join(short) if short else "no layout of the arena serves this take",
+            ", ".join(short) if short else "no arrangement of the arena serves this take",
         )
 
     def free(self, name: str, ids: IntArray) -> None:
@@ -155,7 +151,6 @@ class Chain:
                 limit = self.policies.compaction.moves(band.live, len(band.holes))
                 moved += compact(band, self.device, self.counters, limit=limit) if limit > 0 else 0
         if moved:
-            self.moves_epoch += 1
             self._changed()
         return moved
 
@@ -167,9 +162,9 @@ class Chain:
 
     # -- inside
 
-    def _hand_out(self, layout: Layout, wanted: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """Each band takes its pages inside the span that the layout gives it."""
-        places = {place.name: place for place in layout.places}
+    def _hand_out(self, arrangement: Arrangement, wanted: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Each band takes its pages inside the span that the arrangement gives it."""
+        places = {place.name: place for place in arrangement.places}
         taken: dict[str, IntArray] = {}
         for name, band in self.bands.items():
             ids = wanted.get(name)

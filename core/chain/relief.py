@@ -5,7 +5,7 @@ import attrs
 from kvarena.bands.band import Band
 from kvarena.bands.float_band import FloatBand
 from kvarena.bands.id_band import IdBand
-from kvarena.planning.pricing import Action, ChainSnapshot, Layout, move_order
+from kvarena.planning.pricing import Action, Arrangement, ChainSnapshot, move_order
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Device
 
@@ -48,17 +48,17 @@ def relocate(band: FloatBand, device: Device, counters: Counters, *, block: rang
     counters.relocations += 1
 
 
-def rearrange(
-    bands: dict[str, AnyBand], snapshot: ChainSnapshot, layout: Layout, device: Device, counters: Counters
+def realize(
+    bands: dict[str, AnyBand], snapshot: ChainSnapshot, arrangement: Arrangement, device: Device, counters: Counters
 ) -> None:
-    """Compact the ends that the layout flushes, then relocate its floats, each onto bytes that nobody holds."""
-    places = {place.name: place for place in layout.places}
-    for place in layout.places:
+    """Compact the ends that the arrangement flushes, then relocate its floats, each onto bytes that nobody holds."""
+    places = {place.name: place for place in arrangement.places}
+    for place in arrangement.places:
         band = bands[place.name]
         if place.action is Action.FLUSH and isinstance(band, Band):
             compact(band, device, counters, limit=len(band.holes))
             invariant("relief.end_is_packed", not len(band.holes), sub_pool=place.name, holes=len(band.holes))
-    for name in move_order(snapshot, layout):
+    for name in move_order(snapshot, arrangement):
         band = bands[name]
         if isinstance(band, FloatBand):
             relocate(band, device, counters, block=range(places[name].start, places[name].stop))

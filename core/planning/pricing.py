@@ -23,7 +23,6 @@ from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import HIGH, LOW, End
 from kvarena.terms.units import ceil_div
 
-Demand = Sequence[int]
 Place = Callable[[int, int], int]
 
 
@@ -86,7 +85,7 @@ class Placing(NamedTuple):
         return f"{self.name} [{self.start}, {self.stop}) {self.action.value}"
 
 
-class Layout(NamedTuple):
+class Arrangement(NamedTuple):
     """An answer: the least or the asked step, and every band that holds something, in chain order."""
 
     step: Step
@@ -101,8 +100,8 @@ def middle(lowest: int, highest: int) -> int:
     return (lowest + highest) // 2
 
 
-def feasible(snapshot: ChainSnapshot, demand: Demand) -> bool:
-    """Whether any reachable layout serves the demand: everything packed as far left as it goes.
+def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
+    """Whether any reachable arrangement serves the demand: everything packed as far left as it goes.
 
     Exact: RELAYOUT reaches all that the other steps reach, and packing left leaves the most to the right.
     """
@@ -123,17 +122,17 @@ def feasible(snapshot: ChainSnapshot, demand: Demand) -> bool:
     return edge <= room
 
 
-def first_plan(snapshot: ChainSnapshot, demand: Demand, place: Place = middle) -> Layout | None:
+def first_arrangement(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = middle) -> Arrangement | None:
     """The least rearrangement that serves the demand; None if none does."""
     for step in Step:
-        layout = plan(snapshot, demand, step, place)
-        if layout is not None:
-            return layout
+        arrangement = arrangement_with(snapshot, demand, step, place)
+        if arrangement is not None:
+            return arrangement
     return None
 
 
-def plan(snapshot: ChainSnapshot, demand: Demand, step: Step, place: Place = middle) -> Layout | None:
-    """A layout that serves the demand with this much rearrangement; None if there is none.
+def arrangement_with(snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Place = middle) -> Arrangement | None:
+    """An arrangement that serves the demand with this much rearrangement; None if there is none.
 
     ``place`` chooses the first page of an empty float, between the least and the greatest that serve.
     """
@@ -155,22 +154,22 @@ def plan(snapshot: ChainSnapshot, demand: Demand, step: Step, place: Place = mid
     places: list[Placing] = []
     edge = snapshot.base
     for want, limit in zip(wants, reversed(limits), strict=True):
-        placing = want.settle(edge, limit, step, place)
+        placing = want.placing(edge, limit, step, place)
         if placing is None:
             return None
         places.append(placing)
         edge = placing.stop * want.unit_bytes
-    return Layout(step, tuple(places))
+    return Arrangement(step, tuple(places))
 
 
-def move_order(snapshot: ChainSnapshot, layout: Layout) -> tuple[str, ...]:
+def move_order(snapshot: ChainSnapshot, arrangement: Arrangement) -> tuple[str, ...]:
     """The floats that move, in an order in which none is copied onto bytes that another still holds.
 
     There always is one. Both the old and the new spans lie in chain order, so if a float waits for one to
     its right, everything between them goes right too, and nothing from there waits for a float on the left.
     """
     shots = {shot.name: shot for shot in snapshot.bands}
-    waiting = [place for place in layout.places if place.action is Action.MOVE]
+    waiting = [place for place in arrangement.places if place.action is Action.MOVE]
     order: list[str] = []
     while waiting:
         ready = next(
@@ -211,7 +210,7 @@ class _Want(NamedTuple):
     def rightmost(self, edge: int, step: Step) -> int | None:
         """The greatest first page with which the leanest form that ``step`` allows ends at or before ``edge``.
 
-        None for an end that reaches beyond. A float may be pushed further left than it can go: ``settle`` sees it.
+        None for an end that reaches beyond. A float may be pushed further left than it can go: ``placing`` sees it.
         """
         shot = self.shot
         limit = edge // self.unit_bytes
@@ -223,14 +222,14 @@ class _Want(NamedTuple):
             return limit - self.size
         return min(shot.start, limit - self.length)
 
-    def settle(self, edge: int, limit: int, step: Step, place: Place) -> Placing | None:
+    def placing(self, edge: int, limit: int, step: Step, place: Place) -> Placing | None:
         """The place between ``edge`` and ``limit``, in bytes; None if it does not fit between them."""
         shot = self.shot
         lowest, stop = ceil_div(edge, self.unit_bytes), limit // self.unit_bytes
         if shot.end is LOW:
-            return self._settle_low(stop, step)
+            return self._placing_low(stop, step)
         if shot.end is HIGH:
-            return self._settle_high(lowest, step)
+            return self._placing_high(lowest, step)
         if not shot.live:
             highest = stop - self.size
             if lowest > highest:
@@ -245,7 +244,7 @@ class _Want(NamedTuple):
             return None
         return self._at(min(max(shot.start, lowest), highest), self.size, Action.MOVE)
 
-    def _settle_low(self, limit: int, step: Step) -> Placing | None:
+    def _placing_low(self, limit: int, step: Step) -> Placing | None:
         """In place while the rest still fits beside it; else packed, once the step allows it."""
         start = self.shot.start
         if start + self.length <= limit and step is not Step.RELAYOUT:
@@ -254,7 +253,7 @@ class _Want(NamedTuple):
             return None
         return self._packed(start)
 
-    def _settle_high(self, edge: int, step: Step) -> Placing | None:
+    def _placing_high(self, edge: int, step: Step) -> Placing | None:
         stop = self.shot.stop
         if stop - self.length >= edge and step is not Step.RELAYOUT:
             return self._at(stop - self.length, self.length)

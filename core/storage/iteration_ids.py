@@ -38,7 +38,8 @@ class Tables(Mapping[str, IntArray]):
 class IterationIds:
     """Where the tokens ``[starts, lengths)`` of these rows are written, and where all before are read.
 
-    Valid until the next call that takes, frees or moves pages: a page may move between two steps.
+    Valid until the next call that takes, frees or moves pages: a page may move between two steps, and a table
+    that is asked for first after it stops with an InvariantError.
     ``slots`` has shape (rows, slots per request), or None where the model has no state.
     """
 

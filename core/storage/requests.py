@@ -14,7 +14,8 @@ class RequestTable:
     A row's life:  1. open    from the free rows, lowest first; length 0, no pages.
                    2. grow    pages are appended; retired positions become ``UNBOUND``.
                    3. close   the row is free again.
-    Always:  held[row, pool] == the units of that sub-pool bound to the row.
+    Always:  open rows + free rows == all rows                        (checked by ``verify``)
+             held[row, pool] == the units of that sub-pool bound to the row   (by ``Storage.verify``)
     """
 
     def __init__(self, row_count: int, pages_per_row: int, *, pools: int, slots_per_row: int) -> None:
@@ -61,7 +62,15 @@ class RequestTable:
         self._open[row] = False
         self._free.append(row)
 
-    def bytes(self) -> int:
-        """Host bytes of the table."""
-        arrays = (self.pages, self.slots, self.lengths, self.page_counts, self.looked_at, self.next_crossing, self.held)
-        return sum(array.nbytes for array in arrays)
+    def verify(self) -> None:
+        """A row is open or free; a free one holds nothing, an open one has ids for as many places as it holds pages."""
+        invariant(
+            "requests.rows_add_up",
+            np.array_equal(np.sort(self._free), np.flatnonzero(~self._open)),
+            free=self._free, open=self.open_rows().tolist(),
+        )  # fmt: skip
+        closed = ~self._open
+        unused = np.arange(self.pages.shape[1]) >= self.page_counts[:, None]
+        invariant("requests.free_row_holds", not self.held[closed].any() and not self.page_counts[closed].any())
+        invariant("requests.id_beyond_its_row", (self.pages[unused] == UNBOUND).all())
+        invariant("requests.negative_count", (self.held >= 0).all(), held=self.held.tolist())

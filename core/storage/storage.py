@@ -29,6 +29,7 @@ class Storage:
                        2. step     rows that fell out of a window are freed, then pages for the new length taken.
                        3. close    everything it holds comes back.
     A step is batched: retirement always applies; the takes of the whole batch succeed or change nothing.
+    Always:  what the rows hold of a sub-pool == what is live in its band     (checked by ``verify``)
     """
 
     def __init__(self, plan: Plan, sizing: Sizing, device: Device, books: Books) -> None:
@@ -81,6 +82,7 @@ class Storage:
         """
         table = self.requests
         starts = table.lengths[rows]
+        invariant("storage.step_of_free_row", table.is_open(rows), rows=rows.tolist())
         invariant("storage.step_backwards", (lengths >= starts).all(), rows=rows.tolist(), lengths=lengths.tolist())
         if (lengths > table.pages.shape[1] * self.plan.page_tokens).any() and self._token_pools:
             raise KvarenaError(
@@ -102,7 +104,7 @@ class Storage:
         positions = np.arange(table.page_counts[row])
         rows = np.full(len(positions), row)
         for pool in self._token_pools:
-            self._release(pool, rows, positions)
+            self._free(pool, rows, positions)
         if self._slots is not None:
             slots = table.slots[row]
             self.chain.free(self._slots.name, slots)
@@ -148,6 +150,20 @@ class Storage:
         """Close holes as far as the compaction policy says; once per iteration. Returns the pages moved."""
         return self.chain.flush()
 
+    def verify(self) -> None:
+        """Check every sum and map, from the bands to the rows; raises InvariantError. Slow: for tests."""
+        self.chain.verify()
+        table = self.requests
+        table.verify()
+        for name, column in self._columns.items():
+            ids = table.slots if self._slots is not None and name == self._slots.name else table.pages
+            known = np.where(ids == UNBOUND, 0, ids)
+            bound = (ids != UNBOUND) & self.chain.is_bound(name, known)
+            held = table.held[:, column]
+            invariant("storage.held_is_what_is_bound", np.array_equal(bound.sum(axis=1), held), sub_pool=name)
+            live = self.chain.bands[name].live
+            invariant("storage.rows_hold_all_that_lives", held.sum() == live, sub_pool=name, live=live)
+
     # -- the arena's own life
 
     def resize(self, budget_bytes: int) -> None:
@@ -186,7 +202,7 @@ class Storage:
         """Retire and take for the rows that reach a boundary in this step."""
         table = self.requests
         for pool in self._token_pools:
-            self._release(pool, *retiring_pages(pool, table, rows, table.looked_at[rows]))
+            self._free(pool, *retiring_pages(pool, table, rows, table.looked_at[rows]))
         table.looked_at[rows] = table.lengths[rows]
         if self._token_pools:
             refused = self._take(rows, lengths)
@@ -219,7 +235,7 @@ class Storage:
             table.held[rows, self._columns[pool.name]] += wanted
         return None
 
-    def _release(self, pool: SubPool, rows: IntArray, positions: IntArray) -> None:
+    def _free(self, pool: SubPool, rows: IntArray, positions: IntArray) -> None:
         """Free those of these pages that the sub-pool still holds; with the owner's, the ids return."""
         if not len(rows):
             return
@@ -239,10 +255,13 @@ class Storage:
     def _ids(self, rows: IntArray, starts: IntArray, lengths: IntArray) -> IterationIds:
         table, width = self.requests, int(-(-lengths.max(initial=0) // self.plan.page_tokens))
         slots = self.chain.pages(self._slots.name, table.slots[rows]) if self._slots is not None else None
-        tables = Tables(
-            tuple(pool.name for pool in self._token_pools),
-            lambda name: self.chain.pages(name, table.pages[rows, :width]),
-        )
+        chain, epoch = self.chain, self.chain.epoch
+
+        def translate(name: str) -> IntArray:
+            invariant("storage.ids_outlived_their_step", self.chain is chain and chain.epoch == epoch, sub_pool=name)
+            return chain.pages(name, table.pages[rows, :width])
+
+        tables = Tables(tuple(pool.name for pool in self._token_pools), translate)
         return IterationIds(rows, starts, lengths, self.plan.page_tokens, tables, slots)
 
     def __repr__(self) -> str:

@@ -55,10 +55,15 @@ class Wait:
 
 @attrs.frozen
 class Never:
-    """The request fits not even an empty arena; ``largest_tokens`` is the longest that would."""
+    """The request fits not even an empty arena; ``largest_prompt`` is the longest that would, with its output."""
 
     reason: str
-    largest_tokens: int
+    largest_prompt: int
+
+    def __str__(self) -> str:
+        if not self.largest_prompt:
+            return f"{self.reason}; no prompt would fit with this output: ask for fewer tokens"
+        return f"{self.reason}; a prompt of at most {self.largest_prompt:,} tokens would fit with this output"
 
     def __bool__(self) -> bool:
         return False

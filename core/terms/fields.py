@@ -53,10 +53,6 @@ def _shape(sizes: Iterable[int]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _sizes(shape: Iterable[int]) -> tuple[int, ...]:
-    return tuple(shape)
-
-
 @attrs.frozen
 class Field:
     """One named array of an entry, such as the keys of a token: ``Field("k", "bfloat16", (8, 128))``.

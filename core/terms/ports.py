@@ -16,14 +16,13 @@ IntArray = npt.NDArray[np.int64]
 
 @attrs.frozen
 class End:
-    """Which end of the arena a band is anchored to; ``away`` is +1 (grows up) or -1 (grows down)."""
+    """Which end of the arena a band is anchored to: ``LOW`` grows up, ``HIGH`` grows down."""
 
     name: str
-    away: int
 
 
-LOW = End("low", +1)
-HIGH = End("high", -1)
+LOW = End("low")
+HIGH = End("high")
 
 
 @attrs.frozen

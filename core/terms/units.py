@@ -1,11 +1,9 @@
-"""Bytes, pages and tokens: their types, their spelling, and the few roundings everything uses."""
+"""Bytes: their type and their spelling; and the few roundings that bytes, pages and tokens share."""
 
 import re
 from typing import NewType
 
 Bytes = NewType("Bytes", int)
-Pages = NewType("Pages", int)
-Tokens = NewType("Tokens", int)
 
 _SCALE = {
     "": 1,

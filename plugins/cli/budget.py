@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from kvarena.plugins.cli.plan_source import Source
+from kvarena.plugins.models.weights import Weights, weights_bytes
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.units import format_bytes, parse_bytes
 
@@ -46,24 +47,24 @@ def read_budget(source: Source, options: Mapping[str, Any]) -> Budget:
 def _beside_weights(source: Source, gpu: int, weights: str, utilization: float) -> Budget:
     if not 0 < utilization <= 1:
         raise ConfigError(f"--utilization {utilization}: it is the usable share of the card, above 0 and at most 1")
-    taken = _weights_bytes(source, weights)
-    left = math.floor(gpu * utilization) - taken
+    taken = _weights(source, weights)
+    left = math.floor(gpu * utilization) - taken.bytes
     terms = (
-        f"{format_bytes(gpu)} x {utilization:g} - {format_bytes(taken)} of weights"
-        f"{' (estimated)' if weights == 'auto' else ''} = {format_bytes(left)}"
+        f"{format_bytes(gpu)} x {utilization:g} - {format_bytes(taken.bytes)} of weights ({taken.source}) "
+        f"= {format_bytes(left)}"
     )
     if left <= 0:
         raise ConfigError(f"the weights leave nothing of the card: {terms}; more ranks (--tp) or a larger card would")
-    return Budget(left, terms, gpu, taken, utilization)
+    return Budget(left, terms, gpu, taken.bytes, utilization)
 
 
-def _weights_bytes(source: Source, weights: str) -> int:
-    """One rank's weights: as given, or estimated from the config's sizes and cut evenly."""
+def _weights(source: Source, weights: str) -> Weights:
+    """One rank's weights: as given; else from the files beside the config, or estimated from its sizes."""
     if weights != "auto":
         try:
-            return parse_bytes(int(weights) if weights.isdigit() else weights)
+            return Weights(parse_bytes(weights), "given")
         except ValueError as error:
             raise ConfigError(f"--weights: {error}, or auto") from None
-    if source.spec is None or source.spec.parameters is None:
-        raise ConfigError(f"{source.name}: does not say enough to estimate the weights; give --weights BYTES")
-    return math.ceil(source.spec.parameters * source.spec.weight_bytes_per_parameter / source.spec.tp)
+    if source.spec is None:
+        raise ConfigError(f"{source.name}: declared layers do not say how large the weights are; give --weights BYTES")
+    return weights_bytes(source.name, source.spec)

@@ -9,7 +9,8 @@ one group's tokens, or its states. Pages are as large as the largest kind needs,
 state; a smaller kind puts more tokens into a page, in whole multiples, and the rest is padding. All groups
 draw pages from one pool.
 
-Both get the arena's bytes: rows and id maps are charged to all alike.
+Both get the arena's bytes: rows and id maps are charged to all alike, and a cap on running requests holds for
+all. Tokens are counted beside the windows and slots of as many requests as one arena serves at the context length.
 """
 
 import math
@@ -18,10 +19,11 @@ from fractions import Fraction
 
 import attrs
 
+from kvarena.planning.charges import most
 from kvarena.planning.demand import decode_peak_pages
 from kvarena.planning.packing import packs, usable_range
 from kvarena.planning.plan import Plan, SubPool
-from kvarena.planning.sizing import Sizing, most
+from kvarena.planning.sizing import Sizing
 from kvarena.terms.units import ceil_div
 
 NEAR_ENOUGH = Fraction(5, 4)
@@ -32,8 +34,7 @@ NEAR_ENOUGH = Fraction(5, 4)
 class Way:
     """One way to cut the bytes: ``concurrency`` requests of each length fit, by length in tokens.
 
-    ``tokens``: the most tokens of the longest-lived kind beside their windows, at most those of as many
-    requests of the context length as one arena serves, and the slots of these. ``note``: how it cuts the bytes.
+    ``tokens``: the most tokens of the longest-lived kind. ``note``: how it cuts the bytes.
     """
 
     name: str
@@ -51,7 +52,7 @@ def compare(plan: Plan, sizing: Sizing, lengths: tuple[int, ...]) -> tuple[Way, 
     slots = sizing.limits.slots_per_request
     return (
         _one_arena(plan, sizing, lengths, slots),
-        _static_split(plan, sizing.arena_bytes, lengths, slots),
+        _static_split(plan, sizing, lengths, slots),
         _one_page_size(plan, sizing, lengths, slots),
     )
 
@@ -68,6 +69,11 @@ def units_at(plan: Plan, length: int, slots_per_request: int) -> tuple[int, ...]
     )
 
 
+def _rows_max(sizing: Sizing) -> int:
+    """How many requests may run at the most: what the user caps, and no other limit."""
+    return sizing.limits.max_running or sizing.arena_bytes
+
+
 def _primary(plan: Plan) -> SubPool | None:
     """The kind whose tokens are counted: the owner of ids, or the longest-lived one with bytes."""
     backed = [pool for pool in plan.token_pools if pool.unit_bytes]
@@ -75,20 +81,29 @@ def _primary(plan: Plan) -> SubPool | None:
 
 
 def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
-    arena = sizing.arena_bytes
+    arena, primary = sizing.arena_bytes, _primary(plan)
 
     def holds(length: int) -> Callable[[int], bool]:
         units = units_at(plan, length, slots)
         return lambda count: packs(plan, arena, tuple(count * unit for unit in units))
 
-    concurrency = {length: most(holds(length), arena) for length in lengths}
-    return Way("one arena", sizing.tokens, concurrency, "any kind takes any free byte")
+    def beside(pages: int) -> tuple[int, ...]:
+        """So many pages of the primary, beside the windows and slots of the requests served."""
+        served = [sizing.concurrency * units for units in units_at(plan, lengths[0], slots)]
+        return tuple(
+            pages if pool is primary else units if pool.is_slots else min(units, pages)
+            for pool, units in zip(plan.sub_pools, served, strict=True)
+        )
+
+    concurrency = {length: most(holds(length), _rows_max(sizing)) for length in lengths}
+    pages = most(lambda count: packs(plan, arena, beside(count)), arena // primary.unit_bytes) if primary else 0
+    return Way("one arena", pages * plan.page_tokens, concurrency, "any kind takes any free byte")
 
 
-def _static_split(plan: Plan, arena: int, lengths: tuple[int, ...], slots: int) -> Way:
+def _static_split(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
     needs = units_at(plan, lengths[0], slots)
     bytes_each = [pool.unit_bytes * units for pool, units in zip(plan.sub_pools, needs, strict=True)]
-    usable = len(usable_range(plan, arena))
+    usable = len(usable_range(plan, sizing.arena_bytes))
     pools = [
         usable * size // sum(bytes_each) // pool.unit_bytes if size else 0
         for pool, size in zip(plan.sub_pools, bytes_each, strict=True)
@@ -96,7 +111,8 @@ def _static_split(plan: Plan, arena: int, lengths: tuple[int, ...], slots: int) 
 
     def count(length: int) -> int:
         units = units_at(plan, length, slots)
-        return min((have // unit for have, unit in zip(pools, units, strict=True) if unit), default=0)
+        fits = (have // unit for have, unit in zip(pools, units, strict=True) if unit)
+        return min(_rows_max(sizing), *fits)
 
     primary = _primary(plan)
     pages = pools[plan.sub_pools.index(primary)] if primary else 0
@@ -126,7 +142,7 @@ def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: 
             for pool in kinds
         }
 
-    concurrency = {length: pages // sum(needs(length).values()) for length in lengths}
+    concurrency = {length: min(_rows_max(sizing), pages // sum(needs(length).values())) for length in lengths}
     primary, served = _primary(plan), needs(lengths[0])
 
     def holds(count: int) -> bool:

@@ -26,7 +26,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Bytes, or a usage error that lists the units."""
         try:
-            return parse_bytes(int(value) if str(value).isdigit() else value)
+            return parse_bytes(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

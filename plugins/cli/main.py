@@ -91,7 +91,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         write_line(f"kvarena: {error}")
         return EXIT_USAGE
     except click.ClickException as error:
-        error.show()
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        command = context.command_path if context else "kvarena"
+        write_line(f"{command}: {error.format_message()} (see {command} --help)")
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         write_line("kvarena: interrupted")

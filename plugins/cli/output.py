@@ -14,9 +14,9 @@ import rich.progress
 import rich.table
 import rich.text
 
-from kvarena.plugins.cli.plain import is_amount, pairs, print_json, write_atomic
+from kvarena.plugins.cli.plain import is_amount, pairs, print_json
 
-__all__ = ["Progress", "console", "pairs", "print_json", "table", "write_atomic"]
+__all__ = ["Progress", "console", "pairs", "print_json", "table"]
 
 PLAIN_WIDTH = 200
 LINE_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""What every command prints with: lines and plain tables for people, one JSON document for programs, whole files.
+"""What every command prints with: lines and plain tables for people, one JSON document for programs.
 
 Results go to stdout, words about them to stderr. Nothing here imports a terminal library, so that a command
 that only answers a question starts fast; ``output`` adds what long runs need.
@@ -7,12 +7,8 @@ that only answers a question starts fast; ``output`` adds what long runs need.
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
-
-from kvarena.terms.errors import ConfigError
 
 _BOLD, _NORMAL = "\x1b[1m", "\x1b[0m"
 
@@ -76,33 +72,3 @@ def print_json(document: Any) -> None:
 def to_json(document: Any) -> str:
     """The text that ``print_json`` prints: the same for the same document."""
     return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-
-
-def write_atomic(path: str | Path, text: str) -> None:
-    """Write a whole file or none: a temporary file beside it takes its name when all of it is on disk.
-
-    Raises:
-        ConfigError: the folder does not exist or cannot be written to.
-    """
-    path = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent, text=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -7,16 +7,14 @@ from typing import Any
 import click
 
 from kvarena.assembly.catalog import Catalog
-from kvarena.planning.sizing import Limits, size_plan
+from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS, Limits
+from kvarena.planning.sizing import size_plan
 from kvarena.plugins.cli.budget import read_budget
 from kvarena.plugins.cli.compare import compare
 from kvarena.plugins.cli.context import AMOUNT, FILE, catalog_of, json_option
 from kvarena.plugins.cli.plain import print_json
 from kvarena.plugins.cli.plan_report import Planned, document, show
 from kvarena.plugins.cli.plan_source import Source, plan_of, read_source
-
-CONTEXT_DEFAULT = 32768
-"""The context that concurrency is counted at, unless one is given or the model's own is shorter."""
 
 AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
 CONTEXT = click.IntRange(min=1, max=1 << 24)
@@ -69,11 +67,16 @@ def planned_from(config: Path, catalog: Catalog, options: Mapping[str, Any], *, 
     limits = limits_of(source, options)
     sizing = size_plan(plan, budget.bytes, limits)
     lengths = tuple(dict.fromkeys((limits.context_tokens, max(1, limits.context_tokens // SHORTER))))
-    return Planned(source, plan, budget, sizing, compare(plan, sizing, lengths) if comparing else ())
+    ways = compare(plan, sizing, lengths) if comparing else ()
+    return Planned(source, plan, budget, sizing, ways, page_tokens_asked=options["page_size"])
 
 
 def limits_of(source: Source, options: Mapping[str, Any]) -> Limits:
-    """What the command line fixes of the sizing, and a TOML file's ``[arena]`` where it is silent."""
+    """What the command line fixes of the sizing, and a TOML file's ``[arena]`` where it is silent.
+
+    The context of a config.json is what the model could reach, so it only shortens the usual one; that of an
+    ``[arena]`` is what its storage will be built for.
+    """
     arena = source.declared.arena if source.declared else None
     names = {
         "max_running": "max_running",
@@ -84,5 +87,6 @@ def limits_of(source: Source, options: Mapping[str, Any]) -> Limits:
     }
     given = {setting: options[name] for name, setting in names.items() if options[name] is not None}
     declared = {setting: getattr(arena, setting) for setting in (*names.values(), "mirrors")} if arena else {}
-    context = options["context"] or min(CONTEXT_DEFAULT, source.context_max or CONTEXT_DEFAULT)
+    own = source.context_max or DEFAULT_CONTEXT_TOKENS
+    context = options["context"] or (own if arena else min(DEFAULT_CONTEXT_TOKENS, own))
     return Limits(context_tokens=context, **{**declared, **given})

@@ -19,13 +19,17 @@ from kvarena.terms.units import format_bytes
 
 @attrs.frozen
 class Planned:
-    """Everything that one plan says: where from, what, how much, and how else it could be cut."""
+    """Everything that one plan says: where from, what, how much, and how else it could be cut.
+
+    ``page_tokens_asked`` is the page size that the user gave, None where kvarena chose it.
+    """
 
     source: Source
     plan: Plan
     budget: Budget
     sizing: Sizing
     ways: tuple[Way, ...] = ()
+    page_tokens_asked: int | None = None
 
 
 def document(planned: Planned) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def document(planned: Planned) -> dict[str, Any]:
         "budget": attrs.asdict(planned.budget),
         "sizing": _sizing_document(sizing),
         "compare": [_way_document(way) for way in planned.ways] or None,
-        "notes": [*planned.source.notes, *_page_notes(plan)],
+        "notes": [*planned.source.notes, *_page_notes(planned)],
     }
 
 
@@ -128,14 +132,14 @@ def show(planned: Planned) -> None:
     fixed = " + ".join(f"{name} {format_bytes(size)}" for name, size in sizing.fixed.items() if size) or "nothing"
     facts = {
         "budget": f"{planned.budget.terms}",
-        "arena": f"{format_bytes(sizing.arena_bytes)}, of which {format_bytes(sizing.sink_bytes)} are sinks",
+        "arena": f"{format_bytes(sizing.arena_bytes)}, of which sinks hold {format_bytes(sizing.sink_bytes)}",
         "beside it": f"{fixed} (of these {format_bytes(sizing.mirror_bytes)} mirror ids on the device)",
         "host": f"{format_bytes(sizing.host_bytes)} for id maps and the request table",
         "tokens": f"{sizing.tokens:,} in pages of {plan.page_tokens}",
         "state slots": f"{sizing.state_slots:,}"
         + (f" + {sizing.scratch_slots:,} scratch" if sizing.scratch_slots else ""),
-        "concurrency": f"{sizing.concurrency:,} requests of {sizing.context_tokens:,} tokens "
-        f"({sizing.running:,} may run)",
+        "concurrency": f"{sizing.concurrency:,} requests of {sizing.context_tokens:,} tokens at once"
+        + (f"; rows for {sizing.running:,}" if sizing.running != sizing.concurrency else ""),
         "binds": _binds(planned),
         "one request": _one_request(planned),
     }
@@ -146,7 +150,7 @@ def show(planned: Planned) -> None:
     lines("", pairs(facts))
     if planned.ways:
         _show_ways(planned)
-    for note in (*planned.source.notes, *_page_notes(plan)):
+    for note in (*planned.source.notes, *_page_notes(planned)):
         lines(f"note: {note}")
 
 
@@ -224,8 +228,11 @@ def _one_request(planned: Planned) -> str:
     return text
 
 
-def _page_notes(plan: Plan) -> tuple[str, ...]:
-    if plan.token_pools and plan.page_tokens > DEFAULT_PAGE_TOKENS and plan.page_tokens % DEFAULT_PAGE_TOKENS == 0:
+def _page_notes(planned: Planned) -> tuple[str, ...]:
+    """Why a page is larger than usual, where nobody asked for it."""
+    plan = planned.plan
+    chosen = planned.page_tokens_asked is None and plan.token_pools
+    if chosen and plan.page_tokens > DEFAULT_PAGE_TOKENS and plan.page_tokens % DEFAULT_PAGE_TOKENS == 0:
         rates = sorted({plan.page_tokens // placed.rows for pool in plan.token_pools for placed in pool.placed} - {1})
         if rates:
             listed = ", ".join(f"1/{rate}" for rate in rates)

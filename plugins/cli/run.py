@@ -28,6 +28,8 @@ from kvarena.plugins.transformers.verify import verify
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import KvarenaError
 
+_NAMES = {"config": "a CONFIG", "dry_run": "--dry-run", "no_verify": "--no-verify"}
+
 
 @click.command(short_help="Serve a model out of one arena and check every token.")
 @click.argument("config", type=click.Path(path_type=Path), required=False)
@@ -45,6 +47,9 @@ def run(**options: Any) -> None:
     prompt with a model from disk instead.
     """
     if options["prompt"] is not None:
+        for name in ("config", "dry_run", "no_verify"):
+            if options[name]:
+                raise click.UsageError(f"--prompt answers with a model folder; {_NAMES[name]} goes without it")
         _answer(options)
     elif options["config"] is None:
         raise click.UsageError("name a CONFIG file, or give --model FOLDER --prompt TEXT")
@@ -55,6 +60,7 @@ def run(**options: Any) -> None:
 def _answer(options: dict[str, Any]) -> None:
     if options["model"] is None:
         raise click.UsageError("--prompt needs --model FOLDER")
+    _quiet()
     found = load_local(options["model"]).answer(
         options["prompt"], memory=options["memory"], max_new_tokens=options["max_new_tokens"]
     )
@@ -90,9 +96,15 @@ def _serve(config: RunConfig, options: dict[str, Any]) -> None:
         raise KvarenaError(f"the tokens differ from those of transformers' own cache: {finished.verdict}")
 
 
+def _quiet() -> None:
+    """Transformers' own bars and notes would stand between our lines."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
 def _model(config: RunConfig) -> Any:
     """A tiny model by name, or one from a folder; without the notes on kernels that no tiny model needs."""
-    transformers_logging.set_verbosity_error()
+    _quiet()
     if config.model in TINY:
         torch.set_num_threads(1)  # several threads make such small tensors ten times slower
     return load_model(config.model, config.seed)

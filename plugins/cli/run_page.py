@@ -45,7 +45,7 @@ def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
     """What runs, before it runs."""
     sizing, plan = storage.sizing, storage.plan
     bands = "   ".join(
-        f"{pool.name}: {len(pool.layers)} layers, {format_bytes(pool.unit_bytes)} a {_unit(pool)}"
+        f"{pool.name}: {_layers(pool)}, {format_bytes(pool.unit_bytes)} a {_unit(pool)}"
         for pool in plan.sub_pools
     )
     prompts, outputs = (
@@ -83,6 +83,10 @@ def document(finished: Finished) -> dict[str, Any]:
         "verify_seconds": round(finished.verify_seconds, 3),
         "kvarena_share": round(_share(finished), 4),
     }
+
+
+def _layers(pool: SubPool) -> str:
+    return f"{len(pool.layers)} layer{'' if len(pool.layers) == 1 else 's'}"
 
 
 def _unit(pool: SubPool) -> str:

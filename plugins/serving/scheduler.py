@@ -22,7 +22,7 @@ from kvarena.plugins.serving.running import Job, Running
 from kvarena.plugins.serving.use import UseMeter
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Admit, Never, Refused
+from kvarena.terms.answers import Admit, Refused
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 
@@ -57,7 +57,14 @@ class Progress:
 
 
 class Scheduler:
-    """Runs requests through one storage with one runner. Deterministic: it reads no clock but the runner's."""
+    """Runs requests through one storage with one runner. Deterministic: it decides by no clock but the runner's.
+
+    A request's life:  1. arrive   its time has come: it is queued, or refused at once.
+                       2. admit    it is charged and gets a row.
+                       3. step     it advances, until it ends done; or a shortage retracts it: back to the queue,
+                                   or, if it ran alone, it ends failed.
+    Always:  arriving + queued + running + served == requests, and a running request has an open row of its own.
+    """
 
     def __init__(self, storage: Storage, runner: Runner, config: ServingConfig) -> None:
         self.storage = storage
@@ -67,7 +74,6 @@ class Scheduler:
             storage.chain,
             storage.sizing,
             chunk_tokens=config.chunk_tokens,
-            slots_per_request=storage.requests.slots.shape[1],
             output_fraction=config.output_fraction,
         )
         self.now = 0.0
@@ -81,6 +87,7 @@ class Scheduler:
     def run(self, requests: Iterable[Request], on_step: Callable[[Progress], None] | None = None) -> Report:
         """Serve every request to its end and report. Arrivals are taken in order of their time."""
         arriving = deque(sorted(requests, key=lambda request: (request.arrival, request.id)))
+        total = len(arriving) + len(self._served)
         while arriving or self._queue or self._running:
             if not self._running and not self._queue:
                 self.now = max(self.now, arriving[0].arrival)
@@ -90,6 +97,7 @@ class Scheduler:
                 self._admit()
             if self._running:
                 self._step()
+            self._check(total - len(arriving))
             if on_step is not None:
                 on_step(Progress(len(self._served), len(self._running), len(self._queue) + len(arriving), self._steps))
         return self._report()
@@ -99,13 +107,11 @@ class Scheduler:
     def _arrive(self, request: Request) -> None:
         """Into the queue, or refused at once where no empty arena could serve it."""
         job = Job(request, queued_at_step=self._steps)
-        held = self.storage.requests.held
-        if not self.admission.fits_alone(request.prompt_tokens, request.output_tokens):
-            answer = self.admission.ask(request.prompt_tokens, request.output_tokens, held)
-            invariant("scheduler.refusal_agrees", isinstance(answer, Never), request=request.id)
-            self._end(job, REFUSED, str(getattr(answer, "reason", "")))
-            return
-        self._queue.append(job)
+        never = self.admission.never(request.prompt_tokens, request.output_tokens)
+        if never is not None:
+            self._end(job, REFUSED, str(never))
+        else:
+            self._queue.append(job)
 
     def _admit(self) -> None:
         """Start requests from the head of the queue while each one's whole charge fits."""
@@ -199,6 +205,16 @@ class Scheduler:
         self.storage.close(row)
         self.admission.forget(row)
         return job
+
+    def _check(self, arrived: int) -> None:
+        """The sums of the class hold between two iterations."""
+        queued, running, served = len(self._queue), len(self._running), len(self._served)
+        invariant(
+            "scheduler.requests_add_up", queued + running + served == arrived,
+            queued=queued, running=running, served=served, arrived=arrived,
+        )  # fmt: skip
+        rows = self._running.rows()
+        invariant("scheduler.running_without_a_row", self.storage.requests.is_open(rows), rows=rows)
 
     def _end(self, job: Job, fate: str, reason: str = "") -> None:
         self._served.append(job.served(fate, self.now, reason))

@@ -62,11 +62,6 @@ class LocalModel:
         return {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
 
 
-def answer(path: str | Path, prompt: str, *, memory: str | int = "2GiB", max_new_tokens: int = 128) -> str:
-    """The answer of a model folder to one prompt; see ``load_local`` and ``LocalModel.answer``."""
-    return load_local(path).answer(prompt, memory=memory, max_new_tokens=max_new_tokens).text
-
-
 def load_local(path: str | Path) -> LocalModel:
     """Load a model and its tokenizer from a folder.
 

@@ -4,8 +4,9 @@ import pytest
 
 from kvarena.layouts.mha import Mha
 from kvarena.layouts.state import GatedDelta
+from kvarena.planning.charges import Limits
 from kvarena.planning.plan import plan_storage
-from kvarena.planning.sizing import Limits, size_plan
+from kvarena.planning.sizing import size_plan
 from kvarena.terms.errors import PlanError
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full, State

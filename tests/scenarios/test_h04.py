@@ -3,8 +3,9 @@
 import attrs
 import pytest
 
+from kvarena.planning.charges import Limits
 from kvarena.planning.plan import plan_storage
-from kvarena.planning.sizing import Limits, size_plan
+from kvarena.planning.sizing import size_plan
 from kvarena.terms.errors import PlanError
 from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part

@@ -100,7 +100,7 @@ def test_never_names_the_longest_prompt_that_would_fit(prompt, output, memory, c
     answer = admission.ask(prompt, output, storage.requests.held)
     longest = admission.largest_prompt(output)
     if isinstance(answer, Never):
-        assert answer.largest_tokens == longest < prompt
+        assert answer.largest_prompt == longest < prompt
     else:
         assert longest >= prompt
     assert longest == 0 or admission.fits_alone(longest, output)

@@ -16,39 +16,39 @@ def ids(*values: int) -> np.ndarray:
 @pytest.mark.req("IDS-4")
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.randoms(use_true_random=False)), max_size=40))
 def test_a_pool_mints_each_id_to_one_holder(steps: list) -> None:
-    """Under any order of takes and gives, what is out and what is free are all ids, each once."""
+    """Under any order of mints and returns, what is out and what is free are all ids, each once."""
     pool, out = IdPool(20), set()
     for taking, count, rng in steps:
         if taking:
-            minted = pool.take(min(count, pool.free)).tolist()
+            minted = pool.mint(min(count, pool.free)).tolist()
             assert len(set(minted)) == len(minted)
             assert not out & set(minted)
             out |= set(minted)
         else:
             back = rng.sample(sorted(out), min(count, len(out)))
-            pool.give(ids(*back))
+            pool.give_back(ids(*back))
             out -= set(back)
         assert pool.free == 20 - len(out)
         pool.verify()
-    assert sorted(pool.take(pool.free).tolist()) == sorted(set(range(20)) - out)
+    assert sorted(pool.mint(pool.free).tolist()) == sorted(set(range(20)) - out)
 
 
 @pytest.mark.parametrize("wrong", [ids(1, 1), ids(2), ids(-1), ids(9)], ids=["twice", "free", "negative", "beyond"])
-def test_a_wrong_give_changes_nothing(wrong: np.ndarray) -> None:
+def test_a_wrong_give_back_changes_nothing(wrong: np.ndarray) -> None:
     """An id named twice, one that is not out and one that does not exist are caught first."""
     pool = IdPool(4)
-    pool.take(2)
+    pool.mint(2)
     with pytest.raises(InvariantError, match=r"id_pool\.give"):
-        pool.give(wrong)
+        pool.give_back(wrong)
     assert pool.free == 2
-    pool.give(ids(0, 1))
+    pool.give_back(ids(0, 1))
     pool.verify()
 
 
 def test_a_pool_never_mints_more_than_it_has() -> None:
     """Asking beyond the free ids is the caller's mistake."""
-    with pytest.raises(InvariantError, match=r"id_pool\.take_beyond_free"):
-        IdPool(3).take(4)
+    with pytest.raises(InvariantError, match=r"id_pool\.mint_beyond_free"):
+        IdPool(3).mint(4)
 
 
 @pytest.mark.req("BLD-2")

@@ -1,4 +1,4 @@
-"""Pricing: exact against a search over every layout, and least in what it moves."""
+"""Pricing: exact against a search over every arrangement, and least in what it moves."""
 
 import random
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ import pytest
 
 from kvarena.planning.pricing import (
     Action,
+    Arrangement,
     BandShot,
     ChainSnapshot,
-    Layout,
     Step,
+    arrangement_with,
     feasible,
-    first_plan,
+    first_arrangement,
     move_order,
-    plan,
 )
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.ports import HIGH, LOW
@@ -38,7 +38,7 @@ def floating(live: int, holes: int = 0, *, unit: int = 1, start: int = 0, name: 
     return BandShot(name, unit, None, live, holes, start, start + live + holes, 999)
 
 
-# -- a tiny arena, drawn at random, and every layout of it
+# -- a tiny arena, drawn at random, and every arrangement of it
 
 
 def tiny(seed: int) -> tuple[ChainSnapshot, tuple[int, ...]]:
@@ -105,9 +105,9 @@ def search(snapshot: ChainSnapshot, demand: tuple[int, ...], step: Step) -> bool
     return fits(0, snapshot.base)
 
 
-def check_layout(snapshot: ChainSnapshot, demand: tuple[int, ...], layout: Layout) -> None:
-    """The layout's spans are among those the search would try, in order, and hold what was asked."""
-    places = {place.name: place for place in layout.places}
+def check_arrangement(snapshot: ChainSnapshot, demand: tuple[int, ...], arrangement: Arrangement) -> None:
+    """The arrangement's spans are among those the search would try, in order, and hold what was asked."""
+    places = {place.name: place for place in arrangement.places}
     edge = snapshot.base
     for shot, count in zip(snapshot.bands, demand, strict=True):
         if not shot.live + count:
@@ -122,22 +122,22 @@ def check_layout(snapshot: ChainSnapshot, demand: tuple[int, ...], layout: Layou
             assert place.stop - place.start == shot.stop - shot.start + growth
             assert not shot.live or (place.start <= shot.start and place.stop >= shot.stop)
         else:
-            assert layout.step >= (Step.RELAYOUT if place.action is Action.MOVE else Step.FLUSH_ENDS)
+            assert arrangement.step >= (Step.RELAYOUT if place.action is Action.MOVE else Step.FLUSH_ENDS)
             assert place.stop - place.start == shot.live + count
 
 
 @pytest.mark.req("CAP-3")
 @pytest.mark.req("CAP-5+")
 def test_every_step_agrees_with_a_search_over_all_layouts() -> None:
-    """On tiny arenas each step says yes exactly where some layout of that step serves, and gives such a one."""
+    """On tiny arenas each step says yes exactly where some arrangement of that step serves, and gives such a one."""
     answers = dict.fromkeys(Step, 0)
     for seed in SEEDS:
         snapshot, demand = tiny(seed)
         for step in Step:
-            layout = plan(snapshot, demand, step)
-            assert (layout is not None) == search(snapshot, demand, step), (seed, step, snapshot, demand)
-            if layout is not None:
-                check_layout(snapshot, demand, layout)
+            arrangement = arrangement_with(snapshot, demand, step)
+            assert (arrangement is not None) == search(snapshot, demand, step), (seed, step, snapshot, demand)
+            if arrangement is not None:
+                check_arrangement(snapshot, demand, arrangement)
                 answers[step] += 1
     assert len(SEEDS) * 0.1 < answers[Step.NO_MOVE] < answers[Step.FLUSH_ENDS] < answers[Step.RELAYOUT]
     assert answers[Step.RELAYOUT] < len(SEEDS) * 0.9
@@ -145,25 +145,25 @@ def test_every_step_agrees_with_a_search_over_all_layouts() -> None:
 
 @pytest.mark.req("CAP-4")
 @pytest.mark.req("CAP-5+")
-def test_feasible_agrees_with_a_search_and_first_plan_is_the_least_step() -> None:
-    """``feasible`` is yes exactly where any layout serves; ``first_plan`` then has the first step that does."""
+def test_feasible_agrees_with_a_search_and_the_first_arrangement_is_of_the_least_step() -> None:
+    """``feasible`` is yes exactly where any arrangement serves; the first is then of the least step that does."""
     for seed in SEEDS:
         snapshot, demand = tiny(seed)
         least = next((step for step in Step if search(snapshot, demand, step)), None)
         assert feasible(snapshot, demand) == (least is not None), (seed, snapshot, demand)
-        layout = first_plan(snapshot, demand)
-        assert (layout.step if layout else None) == least, (seed, snapshot, demand)
+        arrangement = first_arrangement(snapshot, demand)
+        assert (arrangement.step if arrangement else None) == least, (seed, snapshot, demand)
 
 
 def test_any_preference_of_place_serves() -> None:
-    """Where an empty float is put is a preference: the lowest, the highest or nonsense never breaks a layout."""
+    """Where an empty float is put is a preference: the lowest, the highest or nonsense never breaks an arrangement."""
     for seed in SEEDS[:1500]:
         snapshot, demand = tiny(seed)
         for place in (min, max, lambda lowest, highest: lowest - 7, lambda lowest, highest: highest + 7):
-            layout = first_plan(snapshot, demand, place)
-            assert (layout is not None) == feasible(snapshot, demand)
-            if layout is not None:
-                check_layout(snapshot, demand, layout)
+            arrangement = first_arrangement(snapshot, demand, place)
+            assert (arrangement is not None) == feasible(snapshot, demand)
+            if arrangement is not None:
+                check_arrangement(snapshot, demand, arrangement)
 
 
 def test_floats_move_onto_bytes_that_nobody_holds() -> None:
@@ -171,12 +171,12 @@ def test_floats_move_onto_bytes_that_nobody_holds() -> None:
     moved = 0
     for seed in range(20_000):
         snapshot, demand = tiny(seed)
-        layout = plan(snapshot, demand, Step.RELAYOUT)
-        if layout is None:
+        arrangement = arrangement_with(snapshot, demand, Step.RELAYOUT)
+        if arrangement is None:
             continue
-        places = {place.name: place for place in layout.places}
-        order = move_order(snapshot, layout)
-        assert set(order) == {place.name for place in layout.places if place.action is Action.MOVE}
+        places = {place.name: place for place in arrangement.places}
+        order = move_order(snapshot, arrangement)
+        assert set(order) == {place.name for place in arrangement.places if place.action is Action.MOVE}
         bytes_of = {
             shot.name: set(range(shot.start * shot.unit_bytes, shot.stop * shot.unit_bytes))
             for shot in snapshot.bands
@@ -199,8 +199,8 @@ def test_floats_move_onto_bytes_that_nobody_holds() -> None:
 def test_an_empty_float_is_transparent() -> None:
     """Its neighbours take the bytes where it last was."""
     snapshot = snapshot_of(low(10), BandShot("float", 7, None, 0, 0, 5, 5, 99), high(10))
-    assert plan(snapshot, (80, 0, 0), Step.NO_MOVE) is not None
-    assert plan(snapshot, (81, 0, 0), Step.NO_MOVE) is None
+    assert arrangement_with(snapshot, (80, 0, 0), Step.NO_MOVE) is not None
+    assert arrangement_with(snapshot, (81, 0, 0), Step.NO_MOVE) is None
 
 
 def test_an_empty_end_takes_nothing_beyond_its_sink() -> None:
@@ -208,16 +208,16 @@ def test_an_empty_end_takes_nothing_beyond_its_sink() -> None:
     snapshot = snapshot_of(low(0, unit=64, first=1), floating(0, unit=4), high(0, unit=50), base=64)
     assert feasible(snapshot, (0, 9, 0))
     assert not feasible(snapshot, (0, 10, 0))
-    layout = plan(snapshot, (0, 9, 0), Step.NO_MOVE)
-    assert layout is not None
-    assert layout.places[0].start == 16
+    arrangement = arrangement_with(snapshot, (0, 9, 0), Step.NO_MOVE)
+    assert arrangement is not None
+    assert arrangement.places[0].start == 16
 
 
 @pytest.mark.req("ALC-1")
 def test_a_float_grows_towards_its_larger_gap() -> None:
     """Where both sides would do, the larger gap gives."""
-    right = plan(snapshot_of(low(10), floating(10, start=20), high(10)), (0, 5, 0), Step.NO_MOVE)
-    left = plan(snapshot_of(low(10), floating(10, start=70), high(10)), (0, 5, 0), Step.NO_MOVE)
+    right = arrangement_with(snapshot_of(low(10), floating(10, start=20), high(10)), (0, 5, 0), Step.NO_MOVE)
+    left = arrangement_with(snapshot_of(low(10), floating(10, start=70), high(10)), (0, 5, 0), Step.NO_MOVE)
     assert right is not None
     assert left is not None
     assert (right.places[1].start, right.places[1].stop) == (20, 35)
@@ -227,27 +227,27 @@ def test_a_float_grows_towards_its_larger_gap() -> None:
 def test_a_preference_never_eats_a_neighbours_need() -> None:
     """The larger gap is on the right, but the right neighbour asks for it: the float goes left."""
     snapshot = snapshot_of(low(10), floating(10, start=30), high(10))
-    layout = plan(snapshot, (0, 20, 50), Step.NO_MOVE)
-    assert layout is not None
-    assert (layout.places[1].start, layout.places[1].stop) == (10, 40)
+    arrangement = arrangement_with(snapshot, (0, 20, 50), Step.NO_MOVE)
+    assert arrangement is not None
+    assert (arrangement.places[1].start, arrangement.places[1].stop) == (10, 40)
 
 
 @pytest.mark.req("ALC-1")
 def test_an_empty_float_goes_to_the_middle_of_what_later_bands_leave() -> None:
     """Today's demand of the bands to its right is subtracted first."""
-    layout = plan(snapshot_of(low(10), floating(0), high(10)), (0, 10, 20), Step.NO_MOVE)
-    assert layout is not None
-    assert layout.places[1].start == 35
-    assert layout.places[2].start == 70
+    arrangement = arrangement_with(snapshot_of(low(10), floating(0), high(10)), (0, 10, 20), Step.NO_MOVE)
+    assert arrangement is not None
+    assert arrangement.places[1].start == 35
+    assert arrangement.places[2].start == 70
 
 
 def test_only_the_end_that_must_is_flushed() -> None:
-    """A flush that the layout does not need is not asked for."""
-    layout = first_plan(snapshot_of(low(10, 30), high(10, 30)), (0, 55))
-    assert layout is not None
-    assert layout.step is Step.FLUSH_ENDS
-    assert [place.action for place in layout.places] == [Action.FLUSH, Action.STAY]
-    assert str(layout) == "FLUSH_ENDS: low [0, 10) flush, high [35, 100) stay"
+    """A flush that the arrangement does not need is not asked for."""
+    arrangement = first_arrangement(snapshot_of(low(10, 30), high(10, 30)), (0, 55))
+    assert arrangement is not None
+    assert arrangement.step is Step.FLUSH_ENDS
+    assert [place.action for place in arrangement.places] == [Action.FLUSH, Action.STAY]
+    assert str(arrangement) == "FLUSH_ENDS: low [0, 10) flush, high [35, 100) stay"
 
 
 def test_a_float_that_fits_where_it_is_stays() -> None:
@@ -255,11 +255,11 @@ def test_a_float_that_fits_where_it_is_stays() -> None:
     snapshot = snapshot_of(
         low(10), floating(10, start=40, name="near"), floating(10, start=60, name="far"), high(10)
     )  # between: 30 free, 10 free, 20 free
-    layout = first_plan(snapshot, (0, 0, 0, 25))
-    assert layout is not None
-    assert layout.step is Step.RELAYOUT
-    assert [place.action for place in layout.places] == [Action.STAY, Action.STAY, Action.MOVE, Action.STAY]
-    assert move_order(snapshot, layout) == ("far",)
+    arrangement = first_arrangement(snapshot, (0, 0, 0, 25))
+    assert arrangement is not None
+    assert arrangement.step is Step.RELAYOUT
+    assert [place.action for place in arrangement.places] == [Action.STAY, Action.STAY, Action.MOVE, Action.STAY]
+    assert move_order(snapshot, arrangement) == ("far",)
 
 
 def test_ids_run_out_before_bytes() -> None:
@@ -268,7 +268,7 @@ def test_ids_run_out_before_bytes() -> None:
     assert feasible(snapshot, (3, 1, 4))
     assert not feasible(snapshot, (4, 1, 4))
     assert not feasible(snapshot, (3, 1, 5))
-    assert first_plan(snapshot, (3, 1, 5)) is None
+    assert first_arrangement(snapshot, (3, 1, 5)) is None
 
 
 def test_a_negative_demand_is_a_mistake() -> None:

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import Bytes
 
+from kvarena.planning.charges import Limits
 from kvarena.planning.packing import packs, usable_range
 from kvarena.planning.plan import plan_storage
-from kvarena.planning.sizing import Limits, size_plan
+from kvarena.planning.sizing import size_plan
 from kvarena.terms.errors import PlanError
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, State, Window
@@ -80,6 +81,19 @@ def test_the_token_target_is_the_most_that_fits_with_its_windows(budget, slots):
     assert (state, window) == (slots, min(full, slots * 3))
     assert packs(plan, sizing.arena_bytes, (state, window, full))
     assert not packs(plan, sizing.arena_bytes, (state, min(full + 1, slots * 3), full + 1))
+
+
+@pytest.mark.req("SIZ-1")
+@pytest.mark.parametrize("limits", [{"max_running": 9}, {"state_share": 0.3}, {"state_slots": 20}])
+def test_concurrency_counts_whole_requests_whatever_slots_are_booted(limits):
+    """Boot targets are no walls: at the context, each request brings its own slot, and memory is what binds."""
+    plan = hybrid()
+    sizing = size_plan(plan, 2000, Limits(context_tokens=64, mirrors=False, **limits))
+    fits = [count for count in range(1, 50) if packs(plan, sizing.arena_bytes, (count, 3 * count, 16 * count))]
+    assert sizing.concurrency == max(fits) < sizing.running
+    assert sizing.binds == "full"
+    short = size_plan(plan, 2000, Limits(context_tokens=4, mirrors=False, max_running=2))
+    assert (short.concurrency, short.running, short.binds) == (2, 2, "max_running")
 
 
 @pytest.mark.req("SIZ-2")

@@ -110,7 +110,7 @@ class StorageMachine(RuleBasedStateMachine):
         if not hasattr(self, "storage"):
             return
         storage, table = self.storage, self.storage.requests
-        storage.chain.verify()
+        storage.verify()
         for column, pool in enumerate(storage.plan.sub_pools):
             held = {row: 1 if pool.is_slots else len(self.kept(pool, row)) for row in self.seen}
             assert {row: int(table.held[row, column]) for row in self.seen} == held
@@ -232,6 +232,44 @@ def test_write_ids_name_the_page_and_place_of_each_new_token():
     for name in ("window-6", "full"):
         tables = ids.tables[name]
         assert ids.write_pages(name).tolist() == [tables[0, 0], tables[0, 1], tables[0, 1], tables[1, 0]]
+
+
+def test_ids_of_a_step_are_not_read_after_a_later_one():
+    """A table that is looked at first after another take would be of another moment: it is refused, not given."""
+    storage = storage_of((SHORT, FULL), page_tokens=4)
+    row = storage.open()
+    ids = storage.step(rows_of(row), rows_of(4))
+    known = ids.tables["full"]
+    storage.step(rows_of(row), rows_of(5))
+    assert ids.tables["full"] is known
+    with pytest.raises(InvariantError, match=r"storage\.ids_outlived_their_step: sub_pool='window-6'"):
+        ids.tables["window-6"]
+
+
+def test_a_step_of_a_row_that_nobody_opened_is_caught():
+    """Before anything changes."""
+    storage = storage_of((FULL,))
+    with pytest.raises(InvariantError, match=r"storage\.step_of_free_row"):
+        storage.step(rows_of(storage.open() + 1), rows_of(4))
+    storage.verify()
+
+
+@pytest.mark.parametrize("harm", ["held", "ids", "rows"])
+def test_verify_finds_a_table_that_disagrees_with_the_bands(harm):
+    """A count that is off by one, an id that was forgotten, a row that is lost: each is found by name."""
+    storage = storage_of((SHORT, FULL), page_tokens=4)
+    row = storage.open()
+    storage.step(rows_of(row), rows_of(9))
+    storage.verify()
+    if harm == "held":
+        storage.requests.held[row, 1] += 1
+    elif harm == "ids":
+        storage.requests.pages[row, 2] = -1
+    else:
+        storage.requests._free.pop()
+    name = "requests.rows_add_up" if harm == "rows" else "storage.held_is_what_is_bound"
+    with pytest.raises(InvariantError, match=name.replace(".", r"\.")):
+        storage.verify()
 
 
 @pytest.mark.req("PLN-2+")

@@ -95,9 +95,11 @@ def test_a_broken_command_is_named_and_the_others_work(with_sample: None, capsys
 
 @pytest.mark.parametrize("arguments", [["plna"], ["plan"], ["plan", "--nothing"], ["--wrong"]])
 def test_a_wrong_command_line_exits_with_2(capsys: Capture, arguments: list[str]) -> None:
-    """Usage errors and our own share one exit code."""
+    """Usage errors and our own share one exit code and one form: a line with the finding and where help is."""
     assert cli_main.run(arguments) == 2
-    assert "Error" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvarena")
+    assert line.endswith(" --help)")
 
 
 def test_a_misspelt_command_is_told_the_nearest(capsys: Capture) -> None:

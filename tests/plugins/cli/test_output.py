@@ -1,12 +1,10 @@
-"""What is printed is plain where nobody watches, and a file is whole or not there."""
+"""What is printed is plain where nobody watches."""
 
 import io
-from pathlib import Path
 
 import pytest
 
 from kvarena.plugins.cli import output, plain
-from kvarena.terms.errors import ConfigError
 
 
 class Terminal(io.StringIO):
@@ -14,25 +12,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A writer that fails half way leaves the old file, and nothing beside it."""
-    path = tmp_path / "result.json"
-    plain.write_atomic(path, "old")
-
-    with pytest.raises(UnicodeEncodeError):
-        plain.write_atomic(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-    plain.write_atomic(path, "new")
-    assert path.read_text() == "new"
-
-
-def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
-    """The path and the reason."""
-    with pytest.raises(ConfigError, match=r"none/result.json: cannot be written: No such file"):
-        plain.write_atomic(tmp_path / "none" / "result.json", "x")
 
 
 def test_a_grid_leans_amounts_right_and_words_left() -> None:

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+from kvarena.assembly.build import build_storage
+from kvarena.assembly.config import StorageConfig, read_toml, structure
 from kvarena.planning.packing import packs
 from kvarena.planning.plan import plan_storage
 from kvarena.planning.sizing import size_plan
@@ -239,6 +242,26 @@ def test_layers_declared_in_toml_are_planned(tmp_path: Path, capsys: Capture) ->
     assert answer(capsys, path, "--page-size", 4, "--memory", "2MiB")["page_tokens"] == 4
     path.write_text(DECLARED.replace("head_dim = 16", "head_dimm = 16"))
     assert "layers.toml: layers[0]: head_dimm: unknown key; did you mean 'head_dim'?" in refused(capsys, path)
+
+
+def test_a_declared_context_is_planned_as_its_storage_would_be(tmp_path: Path, capsys: Capture) -> None:
+    """Longer than the usual one too: ``context_tokens`` is what the request rows will be made for."""
+    path = tmp_path / "layers.toml"
+    path.write_text(DECLARED.replace("context_tokens = 256", "context_tokens = 65536").replace('"1MiB"', '"64MiB"'))
+    config = structure(StorageConfig, read_toml(path), str(path))
+    storage = build_storage((), attrs.evolve(config, backend="host"))
+
+    assert answer(capsys, path)["sizing"]["context_tokens"] == storage.sizing.context_tokens == 65536
+
+
+def test_the_weights_are_those_of_the_files_beside_the_config(config: Callable[..., Path], capsys: Capture) -> None:
+    """A model folder is weighed, not estimated, and says so."""
+    path = config()
+    (path.parent / "model.safetensors").write_bytes(b"x" * 1000)
+    found = answer(capsys, path, "--gpu-memory", "1GiB")["budget"]
+
+    assert found["weights_bytes"] == 1000
+    assert "1 safetensors files" in found["terms"]
 
 
 def test_whole_entries_and_whole_pages_are_told_beside_the_average(tmp_path: Path, capsys: Capture) -> None:
