@@ -1,20 +1,24 @@
 """Plan, size, then construct: the one place that turns layers and a config into a storage."""
 
+import os
 from collections.abc import Sequence
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, StorageConfig
-from kvarena.assembly.loader import declared_layers, hook_manager, make, make_policies
+from kvarena.assembly.loader import call_hook, declared_layers, hook_manager, make, make_policies
 from kvarena.chain.chain import Chain, Policies
 from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS, Limits
 from kvarena.planning.plan import Plan, plan_storage
 from kvarena.planning.sizing import Sizing, size_plan
 from kvarena.storage.requests import RequestTable
 from kvarena.storage.storage import Storage
-from kvarena.terms.errors import ConfigError, KvarenaError
+from kvarena.terms.errors import ConfigError, KvarenaError, PluginError
+from kvarena.terms.events import event_log
 from kvarena.terms.layers import Layer
 from kvarena.terms.ports import Device
-from kvarena.terms.units import ceil_div
+from kvarena.terms.units import ceil_div, format_bytes
+
+_log = event_log()
 
 
 def build_storage(
@@ -37,11 +41,18 @@ def build_storage(
     sizing = size_plan(plan, config.arena.memory, limits_of(config.arena))
     policies = make_policies(catalog, config.policies, source)
     device: Device = make(catalog, "backends", config.backend, f"{source}: backend" if source else "backend")
-    hooks = hook_manager(catalog, config.plugins).hook
+    hooks = hook_manager(catalog, config.plugins)
+    check_bookkeeping(sizing)
     _reserve(device, sizing)
     storage = Storage(plan, sizing, device, lambda sizing: _books(plan, sizing, device, policies))
-    storage.on_release(lambda: hooks.kvarena_storage_closed(storage=storage))
-    hooks.kvarena_storage_opened(storage=storage)
+    storage.on_release(lambda: call_hook(hooks, "kvarena_storage_closed", storage))
+    try:
+        call_hook(hooks, "kvarena_storage_opened", storage)
+    except PluginError:
+        device.close()
+        raise
+    size = {"arena_bytes": sizing.arena_bytes, "rows": sizing.running, **sizing.units}
+    _log.info("storage_opened", backend=device.name, **size)
     return storage
 
 
@@ -61,6 +72,29 @@ def limits_of(config: ArenaConfig) -> Limits:
         scratch_slots_per_request=config.scratch_slots_per_request,
         mirrors=config.mirrors,
     )
+
+
+def check_bookkeeping(sizing: Sizing) -> None:
+    """The host's own tables must fit the machine: an absurd context or concurrency would take all its memory.
+
+    Raises:
+        ConfigError: they do not; with their bytes.
+    """
+    there = machine_bytes()
+    if there is not None and sizing.host_bytes > there:
+        raise ConfigError(
+            f"{sizing.running:,} requests of {sizing.context_tokens:,} tokens over {format_bytes(sizing.arena_bytes)} "
+            f"take {format_bytes(sizing.host_bytes)} of bookkeeping, and this machine has {format_bytes(there)}; "
+            "lower context_tokens, max_running or memory"
+        )
+
+
+def machine_bytes() -> int | None:
+    """The machine's memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def _reserve(device: Device, sizing: Sizing) -> None:

@@ -91,6 +91,14 @@ class Catalog:
         off = os.environ.get(NO_AUTOLOAD, "").strip().lower() not in ("", "0", "false", "no")
         return cls(installed_entries(), plugins, autoload=not off)
 
+    def under(self, plugins: PluginsConfig) -> "Catalog":
+        """The same offers under the ``[plugins]`` of a file.
+
+        Raises:
+            ConfigError: ``[plugins]`` names what is not there.
+        """
+        return Catalog(self._entries, plugins, autoload=self._autoload)
+
     def entries(self, kind: str | None = None) -> tuple[Entry, ...]:
         """What may be asked for, by kind and name; duplicates are all listed, disabled ones are not."""
         return tuple(entry for entry in self._entries if kind in (None, entry.kind) and self._why_not(entry) is None)
@@ -106,7 +114,7 @@ class Catalog:
             PluginError: no plugin has the name, two have, it is left out by ``[plugins]``, or it is broken.
             MissingExtraError: it needs a package of an optional extra.
         """
-        entry = self._only(kind, name)
+        entry = self.find(kind, name)
         if entry in self._refusals:
             raise self._refusals[entry]
         if entry not in self._loaded:
@@ -125,8 +133,12 @@ class Catalog:
             return refusal
         return None
 
-    def _only(self, kind: str, name: str) -> Entry:
-        """The one entry of this kind and name that may be used."""
+    def find(self, kind: str, name: str) -> Entry:
+        """The one entry of this kind and name that may be used; nothing is imported.
+
+        Raises:
+            PluginError: no plugin has the name, two have, or it is left out by ``[plugins]``.
+        """
         if kind not in KINDS:
             raise PluginError(f"no plugins are of the kind {kind!r}; {nearest(kind, KINDS)}")
         there = [entry for entry in self._entries if (entry.kind, entry.name) == (kind, name)]
@@ -196,7 +208,7 @@ def _import(entry: Entry) -> Any:
         raise
     except ModuleNotFoundError as error:
         raise _missing(entry, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that leaves would take the command along
         raise PluginError(f"{entry}: {type(error).__name__}: {error}") from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from kvarena.assembly.structuring import SettingError, structure
+from kvarena.planning.plan import PAGE_TOKENS_MAX
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.units import Bytes, parse_bytes
 
@@ -98,7 +99,7 @@ class ArenaConfig:
     """
 
     memory: Bytes = attrs.field(converter=parse_bytes)
-    page_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 20))
+    page_tokens: int | None = attrs.field(default=None, validator=at_least(1, PAGE_TOKENS_MAX))
     unit_align: int = attrs.field(default=1, validator=at_least(1, 1 << 30))
     owner: str = attrs.field(default="any")
     context_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 40))
@@ -178,5 +179,5 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is no text in UTF-8 (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # tomllib's own, a number of 5,000 digits, nests without end
         raise ConfigError(f"{path}: is no TOML: {error}") from None

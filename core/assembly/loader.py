@@ -25,6 +25,8 @@ _ROLES: Mapping[str, tuple[str, str]] = {
 }
 """Each setting of ``[policies]``: the method that makes a policy fit for it, and the word for one."""
 
+LAYERS_MAX = 1 << 20
+
 _PART_KEYS = ("index", "kind", "shares", "role", "tokens_per_entry", "layout", "lifetime")
 
 
@@ -140,6 +142,8 @@ class _LayerTable:
             raise SettingError("index", "names no layer")
         if min(self.indices) < 0:
             raise SettingError("index", f"must be >= 0: {min(self.indices)}")
+        if max(self.indices) >= LAYERS_MAX:
+            raise SettingError("index", f"{max(self.indices):,} is absurd; at most {LAYERS_MAX - 1:,}")
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -160,6 +164,10 @@ def _part(table: Mapping[str, Any], layer: _LayerTable, catalog: Catalog, place:
         if key not in ours and key not in theirs:
             raise ConfigError(f"{place}: {key}: unknown key; {nearest(key, [*_PART_KEYS, *ours, *theirs])}")
     layout: Layout = _made(layout_maker, {key: free[key] for key in free if key in ours}, place)
+    try:
+        layout.fields()
+    except Exception as error:  # asked here, where its place is known; planning asks again
+        raise PluginError(f"{place}: layout {layer.layout!r}: {type(error).__name__}: {error}") from error
     lifetime: Lifetime = _made(lifetime_maker, {key: free[key] for key in free if key in theirs}, place)
     role = layer.role or ("state" if lifetime.own_ids else "kv")
     return Part(layout, lifetime, role=role, tokens_per_entry=layer.tokens_per_entry)
@@ -187,6 +195,21 @@ def hook_manager(catalog: Catalog, config: PluginsConfig) -> pluggy.PluginManage
         try:
             manager.register(plugin() if inspect.isclass(plugin) else plugin, name=entry.name)
             manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError) as error:
-            raise PluginError(f"{entry}: {error}") from error
+        except Exception as error:  # a stranger's class may raise anything while it is made
+            raise PluginError(f"{entry}: {type(error).__name__}: {error}") from error
     return manager
+
+
+def call_hook(manager: pluggy.PluginManager, hook: str, storage: Any) -> None:
+    """Call a hook plugin by plugin, so that one that fails is named.
+
+    Raises:
+        PluginError: a plugin raised in its hook.
+    """
+    plugins = manager.get_plugins()
+    for plugin in plugins:
+        try:
+            manager.subset_hook_caller(hook, plugins - {plugin})(storage=storage)
+        except Exception as error:
+            name = manager.get_name(plugin)
+            raise PluginError(f"hook plugin {name!r}: {hook}: {type(error).__name__}: {error}") from error

@@ -31,8 +31,8 @@ class SettingError(ValueError):
     """A validator's finding about one setting: raised in a config class, told with the key's path."""
 
     def __init__(self, setting: str, finding: str) -> None:
-        super().__init__(finding)
-        self.setting = setting
+        super().__init__(f"{setting}: {finding}")
+        self.setting, self.finding = setting, finding
 
 
 def structure(cls: type[T], data: Any, source: str, *, at: str = "") -> T:
@@ -76,7 +76,7 @@ def _first_finding(error: Exception) -> tuple[list[str | int], str]:
         known = [attribute.name for attribute in attrs.fields(error.cl) if attribute.init]
         return [str(key)], f"unknown key; {nearest(str(key), known)}"
     if isinstance(error, SettingError):
-        return [error.setting], str(error)
+        return [error.setting], error.finding
     if isinstance(error, KeyError):
         return [], "is missing, and has no default"
     words = str(error.args[0]) if error.args else type(error).__name__

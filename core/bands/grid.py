@@ -2,10 +2,10 @@
 
 import attrs
 
-from kvarena.planning.packing import usable_range
-from kvarena.planning.plan import PAGES_MAX, Plan, SubPool
+from kvarena.planning.packing import check_countable, ends, usable_range
+from kvarena.planning.plan import Plan, SubPool
 from kvarena.terms.errors import PlanError
-from kvarena.terms.ports import HIGH, LOW, End
+from kvarena.terms.ports import End
 from kvarena.terms.units import ceil_div, format_bytes
 
 
@@ -31,32 +31,22 @@ class Grid:
 def chain_grids(plan: Plan, arena_bytes: int, slot_count: int) -> tuple[Grid, ...]:
     """The grid of every sub-pool, in chain order.
 
-    The first with bytes is anchored low, the last high; one alone is low if it holds slots, else high.
-
     Raises:
         PlanError: a sub-pool has more than 2^31 - 1 pages, or no page beside the sinks.
     """
     usable = usable_range(plan, arena_bytes)
     ids = {pool.name: slot_count if pool.is_slots else plan.owner_ids(arena_bytes) for pool in plan.sub_pools}
-    backed = [pool for pool in plan.sub_pools if pool.unit_bytes]
-    ends: dict[str, End] = {}
-    if backed:
-        ends[backed[-1].name] = HIGH
-        if len(backed) > 1 or backed[0].is_slots:
-            ends[backed[0].name] = LOW
+    anchored = ends(plan)
     return tuple(
-        _grid(pool, arena_bytes, usable, id_count=ids[pool.name], end=ends.get(pool.name)) for pool in plan.sub_pools
+        _grid(pool, arena_bytes, usable, id_count=ids[pool.name], end=anchored.get(pool.name))
+        for pool in plan.sub_pools
     )
 
 
 def _grid(pool: SubPool, arena_bytes: int, usable: range, *, id_count: int, end: End | None) -> Grid:
     unit = pool.unit_bytes
     pages = arena_bytes // unit if unit else id_count
-    if max(pages, id_count) > PAGES_MAX:
-        raise PlanError(
-            f"sub-pool {pool.name!r} would have {max(pages, id_count):,} pages of {unit:,} B; at most {PAGES_MAX:,} "
-            "can be numbered: raise the page size, or shrink the arena"
-        )
+    check_countable(pool, max(pages, id_count))
     if not unit:
         return Grid(pool.name, 0, None, 0, id_count, id_count + 1, id_count, id_count, zero_on_take=False)
     first, stop = ceil_div(usable.start, unit), usable.stop // unit

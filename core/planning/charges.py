@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import attrs
 
-from kvarena.planning.demand import decode_peak_pages
-from kvarena.planning.packing import packs
-from kvarena.planning.plan import PAGES_MAX, Plan, SubPool
+from kvarena.planning.demand import decode_demand
+from kvarena.planning.packing import check_countable, packs
+from kvarena.planning.plan import Plan
 from kvarena.terms.errors import PlanError
 from kvarena.terms.units import ceil_div, format_bytes
 
@@ -61,15 +61,8 @@ class Charges:
         self.budget_bytes = budget_bytes
         self.limits = limits
         self.row_pages = ceil_div(limits.context_tokens, plan.page_tokens)
-        self.per_request = tuple(self._per_request(pool) for pool in plan.sub_pools)
-        owner = plan[plan.owner] if plan.owner else None
-        backed = [pool for pool in plan.token_pools if pool.unit_bytes]
-        self.primary = owner if owner and owner.unit_bytes else (backed[-1] if backed else None)
-
-    def _per_request(self, pool: SubPool) -> int:
-        if pool.page_tokens is None:
-            return self.limits.slots_per_request
-        return decode_peak_pages(pool.lifetime, pool.page_tokens, self.limits.context_tokens)
+        self.per_request = decode_demand(plan, limits.context_tokens, slots_per_request=limits.slots_per_request)
+        self.primary = plan.primary
 
     # -- terms
 
@@ -173,7 +166,8 @@ def check_floor(charges: Charges) -> None:
     listed = "\n".join(f"  {name}: {size:,} B" for name, size in terms.items() if size)
     raise PlanError(
         f"a budget of {charges.budget_bytes:,} B ({format_bytes(charges.budget_bytes)}) cannot hold one request; "
-        f"it needs, beside alignment, {sum(terms.values()):,} B:\n{listed}"
+        f"it needs, beside alignment, {sum(terms.values()):,} B:\n{listed}\n"
+        "give it more memory, or lower context_tokens"
     )
 
 
@@ -181,11 +175,7 @@ def check_pages(charges: Charges, arena_bytes: int) -> None:
     """Ids are int32 on the device: no sub-pool may have more pages than that can count."""
     for pool in charges.plan.sub_pools:
         pages = arena_bytes // pool.unit_bytes if pool.unit_bytes else charges.plan.owner_ids(arena_bytes)
-        if pages > PAGES_MAX:
-            raise PlanError(
-                f"sub-pool {pool.name!r} would have {pages:,} pages of {pool.unit_bytes:,} B; at most "
-                f"{PAGES_MAX:,} can be numbered: raise the page size, or shrink the budget"
-            )
+        check_countable(pool, pages)
 
 
 def _sinks(plan: Plan) -> dict[str, int]:

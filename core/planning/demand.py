@@ -7,7 +7,7 @@ import numpy as np
 
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.terms import ranges
-from kvarena.terms.lifetimes import Full, Lifetime, prefix_floor
+from kvarena.terms.lifetimes import Full, Lifetime, common_multiple, prefix_floor, repeats
 from kvarena.terms.ports import IntArray
 from kvarena.terms.units import ceil_div
 
@@ -43,6 +43,11 @@ def request_demand(plan: Plan, shape: RequestShape, *, chunk_tokens: int, slots_
     return tuple(_units(pool, shape, chunk_tokens, slots_per_request) for pool in plan.sub_pools)
 
 
+def decode_demand(plan: Plan, length: int, *, slots_per_request: int = 1) -> Demand:
+    """The most units of each sub-pool that a request holds while it grows token by token to ``length`` rows."""
+    return request_demand(plan, RequestShape(1, length), chunk_tokens=1, slots_per_request=slots_per_request)
+
+
 def _units(pool: SubPool, shape: RequestShape, chunk_tokens: int, slots_per_request: int) -> int:
     if pool.page_tokens is None:
         return slots_per_request
@@ -58,6 +63,7 @@ def peak_pages(lifetime: Lifetime, page_tokens: int, prompt_tokens: int, rows: i
     if isinstance(lifetime, Full):
         return ceil_div(rows, page_tokens)
     peak = 0
+    prompt_tokens, rows = _without_repeats(lifetime, page_tokens, prompt_tokens, rows, chunk_tokens)
     for first in range(0, prompt_tokens, chunk_tokens * BLOCK_STEPS):
         starts = np.arange(first, min(first + chunk_tokens * BLOCK_STEPS, prompt_tokens), chunk_tokens, dtype=np.int64)
         stops = np.minimum(starts + chunk_tokens, prompt_tokens)
@@ -66,6 +72,20 @@ def peak_pages(lifetime: Lifetime, page_tokens: int, prompt_tokens: int, rows: i
         starts = np.arange(first, min(first + BLOCK_STEPS, rows), dtype=np.int64)
         peak = max(peak, int(_pages_held(lifetime, page_tokens, starts, starts + 1).max()))
     return peak
+
+
+def _without_repeats(
+    lifetime: Lifetime, page_tokens: int, prompt_tokens: int, rows: int, chunk_tokens: int
+) -> tuple[int, int]:
+    """The prompt and rows of a shorter sequence with the same peak: what only repeats in the middle is left out."""
+    found = repeats(lifetime)
+    if found is None:
+        return prompt_tokens, rows
+    settled, period = found[0], common_multiple((found[1], page_tokens, chunk_tokens))
+    answer = min(max(0, rows - prompt_tokens), settled + period)
+    spare = max(0, prompt_tokens - settled - period - 2 * chunk_tokens)
+    prompt_tokens -= spare - spare % period
+    return prompt_tokens, prompt_tokens + answer
 
 
 def decode_peak_pages(lifetime: Lifetime, page_tokens: int, length: int) -> int:

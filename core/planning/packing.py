@@ -1,9 +1,26 @@
-"""How an empty arena is laid out: what its sinks leave, and whether so many units of each kind fit."""
+"""How an empty arena is laid out: its two ends, what its sinks leave, and how many units of each kind it may hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvarena.planning.plan import Plan, SubPool
+from kvarena.terms.errors import PlanError
+from kvarena.terms.ports import HIGH, LOW, End
 from kvarena.terms.units import align_down, align_up
+
+PAGES_MAX = 2**31 - 1
+"""The most pages of one sub-pool: ids travel to the device as int32."""
+
+
+def ends(plan: Plan) -> Mapping[str, End]:
+    """The sub-pools whose bands are anchored; the others float, or have no bytes.
+
+    The first with bytes is anchored low, the last high; one alone is low if it holds slots, else high.
+    """
+    backed = [pool for pool in plan.sub_pools if pool.unit_bytes]
+    anchored = {backed[-1].name: HIGH} if backed else {}
+    if len(backed) > 1 or (backed and backed[0].is_slots):
+        anchored[backed[0].name] = LOW
+    return anchored
 
 
 def usable_range(plan: Plan, arena_bytes: int) -> range:
@@ -14,25 +31,31 @@ def usable_range(plan: Plan, arena_bytes: int) -> range:
     """
     slots = plan.slots
     low = slots.unit_bytes if slots else 0
-    tops = [
-        align_down(arena_bytes, pool.unit_bytes) - pool.unit_bytes for pool in plan.token_pools if pool.unit_bytes
-    ]
+    tops = [align_down(arena_bytes, pool.unit_bytes) - pool.unit_bytes for pool in plan.token_pools if pool.unit_bytes]
     return range(low, max(low, min(tops, default=arena_bytes)))
 
 
+def check_countable(pool: SubPool, pages: int) -> None:
+    """A sub-pool has no more pages, or ids, than an int32 can number.
+
+    Raises:
+        PlanError: it would.
+    """
+    if pages > PAGES_MAX:
+        raise PlanError(
+            f"sub-pool {pool.name!r} would have {pages:,} pages of {pool.unit_bytes:,} B; at most {PAGES_MAX:,} "
+            "can be numbered: raise the page size, or give it less memory"
+        )
+
+
 def packs(plan: Plan, arena_bytes: int, units: Sequence[int]) -> bool:
-    """Whether an empty arena serves these units per sub-pool, in chain order, each on its own grid."""
+    """Whether an empty arena serves these units per sub-pool, in chain order, each on its own grid.
+
+    Packed to the left, the last band ends on its own grid too, so its anchor at the high end changes nothing.
+    """
     usable = usable_range(plan, arena_bytes)
     position = usable.start
     for pool, count in zip(plan.sub_pools, units, strict=True):
         if count:
             position = align_up(position, pool.unit_bytes) + count * pool.unit_bytes
-    return position <= _top(plan.sub_pools, usable, units)
-
-
-def _top(pools: Sequence[SubPool], usable: range, units: Sequence[int]) -> int:
-    """Where the last band's grid ends below the sinks; the whole range where it holds nothing."""
-    last = max((index for index, pool in enumerate(pools) if pool.unit_bytes), default=None)
-    if last is None or not units[last]:
-        return usable.stop
-    return align_down(usable.stop, pools[last].unit_bytes)
+    return position <= usable.stop

@@ -16,11 +16,11 @@ from kvarena.terms.fields import zeroes_on_take
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import WINDOW_RANK, Lifetime, Union, common_multiple, outlives
 from kvarena.terms.ports import FieldView
+from kvarena.terms.ranges import spelled
 from kvarena.terms.units import align_up
 
 DEFAULT_PAGE_TOKENS = 16
-PAGES_MAX = 2**31 - 1
-"""The most pages of one sub-pool: ids travel to the device as int32."""
+PAGE_TOKENS_MAX = 1 << 20
 
 
 @attrs.frozen
@@ -117,6 +117,12 @@ class Plan:
         """The sub-pools whose units are pages of tokens."""
         return tuple(sub_pool for sub_pool in self.sub_pools if not sub_pool.is_slots)
 
+    @property
+    def primary(self) -> SubPool | None:
+        """The kind whose tokens are counted: the owner of ids, or the longest-lived one with bytes."""
+        backed = [pool for pool in self.token_pools if pool.unit_bytes]
+        return next((pool for pool in backed if pool.name == self.owner), backed[-1] if backed else None)
+
     def owner_ids(self, arena_bytes: int) -> int:
         """How many virtual page ids the owner can ever mint in an arena: what every map is sized by."""
         if self.owner is None:
@@ -210,7 +216,7 @@ def _check_draft(layers: Sequence[Layer], draft: Sequence[Layer]) -> None:
     states = [part.lifetime for layer in layers for part in layer.parts if part.lifetime.own_ids]
     if not any(getattr(state, "checkpoint_interval", None) for state in states):
         raise PlanError(
-            f"draft layers {_indices(recurrent)} are recurrent: they need a target with state layers and a "
+            f"draft layers {spelled(recurrent)} are recurrent: they need a target with state layers and a "
             "checkpoint_interval, so that rejected tokens can be rolled back"
         )
 
@@ -218,14 +224,18 @@ def _check_draft(layers: Sequence[Layer], draft: Sequence[Layer]) -> None:
 def _page_size(layers: Sequence[Layer], asked: int | None) -> int:
     rates = {part.tokens_per_entry for layer in layers for part in layer.parts}
     multiple = common_multiple(rates)
+    if multiple > PAGE_TOKENS_MAX:
+        raise PlanError(f"the tokens per entry {sorted(rates)} meet in no page of at most {PAGE_TOKENS_MAX:,} tokens")
     if asked is None:
         return align_up(DEFAULT_PAGE_TOKENS, multiple)
-    if not isinstance(asked, int) or asked < 1:
-        raise PlanError(f"page size {asked!r}: a page holds a whole number of tokens, at least 1")
+    if not isinstance(asked, int) or not 1 <= asked <= PAGE_TOKENS_MAX:
+        raise PlanError(
+            f"page size {asked!r}: a page holds a whole number of tokens, at least 1 and at most {PAGE_TOKENS_MAX:,}"
+        )
     torn = {layer.index for layer in layers for part in layer.parts if asked % part.tokens_per_entry}
     if torn:
         raise PlanError(
-            f"page size {asked} is no multiple of the tokens per entry of layers {_indices(sorted(torn))}; "
+            f"page size {asked} is no multiple of the tokens per entry of layers {spelled(sorted(torn))}; "
             f"use a multiple of {multiple}"
         )
     return asked
@@ -245,12 +255,12 @@ def _check_lifetimes(groups: Mapping[str, list[tuple[int, Part]]]) -> None:
     for name, parts in groups.items():
         kinds = list(dict.fromkeys(part.lifetime for _, part in parts if not part.lifetime.own_ids))
         if len(kinds) > 1:
-            torn = _indices([index for index, part in parts if part.lifetime != kinds[0]])
+            torn = spelled([index for index, part in parts if part.lifetime != kinds[0]])
             raise PlanError(f"layers {torn}: their lifetime {kinds[1]} has the name {name!r} of {kinds[0]}; rename one")
     slots = {name: parts for name, parts in groups.items() if parts[0][1].lifetime.own_ids}
     if len(slots) > 1:
         raise PlanError(
-            f"layers {_indices([index for parts in slots.values() for index, _ in parts])} keep slots of the lifetimes "
+            f"layers {spelled([index for parts in slots.values() for index, _ in parts])} keep slots of the lifetimes "
             f"{', '.join(map(repr, slots))}: a request has slots of one; give these parts one lifetime"
         )
 
@@ -288,7 +298,7 @@ def _owner(pools: list[SubPool], tokens: int, *, required: bool, layers: Sequenc
     candidates = [pool for pool in pools if not pool.is_slots]
     if required and not any(pool.lifetime.name == "full" for pool in candidates):
         raise PlanError(
-            f"no full-attention layer owns the virtual ids among layers {_indices([layer.index for layer in layers])} "
+            f"no full-attention layer owns the virtual ids among layers {spelled([layer.index for layer in layers])} "
             '(owner = "required"); add one, or leave owner = "any" so that another sub-pool mints them'
         )
     for pool in reversed(candidates):
@@ -310,14 +320,3 @@ def _tree_slots(pools: Sequence[SubPool]) -> tuple[str, ...]:
     ordered = [pool.name for pool in windows if pool is not primary]
     slots = [pool.name for pool in pools if pool.is_slots]
     return tuple(full + ([primary.name] if primary else []) + ordered + slots)
-
-
-def _indices(indices: Sequence[int]) -> str:
-    """Layer indices for a message, runs joined: ``0-3, 7``."""
-    runs: list[list[int]] = []
-    for index in sorted(set(indices)):
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -131,7 +131,9 @@ def first_arrangement(snapshot: ChainSnapshot, demand: Sequence[int], place: Pla
     return None
 
 
-def arrangement_with(snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Place = middle) -> Arrangement | None:
+def arrangement_with(
+    snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Place = middle
+) -> Arrangement | None:
     """An arrangement that serves the demand with this much rearrangement; None if there is none.
 
     ``place`` chooses the first page of an empty float, between the least and the greatest that serve.

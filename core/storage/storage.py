@@ -14,9 +14,12 @@ from kvarena.storage.requests import UNBOUND, RequestTable
 from kvarena.storage.routed import Routed
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import KvarenaError
+from kvarena.terms.events import event_log
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Device, IntArray
 from kvarena.terms.units import format_bytes
+
+_log = event_log()
 
 Books = Callable[[Sizing], tuple[Chain, RequestTable]]
 """Makes what follows the sizing: the chain's maps and the request table."""
@@ -82,8 +85,8 @@ class Storage:
         """
         table = self.requests
         starts = table.lengths[rows]
-        invariant("storage.step_of_free_row", table.is_open(rows), rows=rows.tolist())
-        invariant("storage.step_backwards", (lengths >= starts).all(), rows=rows.tolist(), lengths=lengths.tolist())
+        invariant("storage.step_of_free_row", table.is_open(rows), rows=rows)
+        invariant("storage.step_backwards", (lengths >= starts).all(), rows=rows, lengths=lengths)
         if (lengths > table.pages.shape[1] * self.plan.page_tokens).any() and self._token_pools:
             raise KvarenaError(
                 f"a sequence of {int(lengths.max()):,} tokens is longer than the "
@@ -181,6 +184,7 @@ class Storage:
             raise KvarenaError(f"{held} requests are open: close them before the arena is resized")
         sizing = size_plan(self.plan, budget_bytes, self.sizing.limits)
         self.device.resize(sizing.arena_bytes)
+        _log.info("storage_resized", arena_bytes=sizing.arena_bytes, rows=sizing.running, **sizing.units)
         self.sizing = sizing
         self.chain, self.requests = self._books(sizing)
         for band in self.chain.bands.values():  # the new top holds whatever lay there; unbound ids read it
@@ -192,9 +196,13 @@ class Storage:
 
     def release(self) -> None:
         """Give the arena back; nothing of this storage may be used afterwards. A second call does nothing."""
-        while self._closing:
+        if not self._closing:
+            self.device.close()
+            return
+        try:
             self._closing.pop()()
-        self.device.close()
+        finally:  # one that fails keeps neither the others nor the memory
+            self.release()
 
     # -- inside
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from kvarena.terms import ranges
 from kvarena.terms.ports import IntArray
+from kvarena.terms.units import TOKENS_MAX
 
 Rank = tuple[int, int]
 """Orders the chain: state (0, 0) first, windows from the longest, full attention (2, 0) last."""
@@ -59,6 +60,8 @@ class Lifetime(Protocol):
 def _positive(instance: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{type(instance).__name__}: {attribute.name} must be a whole number >= 1, not {value!r}")
+    if value > TOKENS_MAX:
+        raise ValueError(f"{type(instance).__name__}: {attribute.name} is absurd; at most {TOKENS_MAX:,}")
 
 
 @attrs.frozen
@@ -196,6 +199,22 @@ def prefix_floor(lifetime: Lifetime, lengths: IntArray) -> IntArray | None:
         return np.minimum.reduce(known) if known and len(known) == len(floors) else None
     floor = getattr(lifetime, "floor", None)
     return floor(lengths) if floor is not None else None
+
+
+def repeats(lifetime: Lifetime) -> tuple[int, int] | None:
+    """The length from which on what is needed repeats, and the tokens after which it does; None where none is known.
+
+    So the most that a sequence holds is found in its first rows, however long it is.
+    """
+    if isinstance(lifetime, (Window, Full)):
+        return getattr(lifetime, "window", 0), 1
+    if isinstance(lifetime, Chunk):
+        return 0, lifetime.chunk
+    if isinstance(lifetime, Union):
+        known = [found for found in map(repeats, lifetime.members) if found is not None]
+        whole = len(known) == len(lifetime.members)
+        return (max(start for start, _ in known), common_multiple(step for _, step in known)) if whole else None
+    return None
 
 
 def outlives(longer: Lifetime, shorter: Lifetime, horizon: int = 1 << 12) -> bool:

@@ -33,6 +33,13 @@ def intersect(left: Iterable[range], right: Iterable[range]) -> Ranges:
     return tuple(common)
 
 
+def spelled(positions: Iterable[int], shown: int | None = None) -> str:
+    """Positions for people, runs joined, and cut after ``shown`` runs: ``0-2, 4-6, ...``."""
+    runs = merge(range(position, position + 1) for position in positions)
+    words = [str(run.start) if len(run) == 1 else f"{run.start}-{run.stop - 1}" for run in runs]
+    return ", ".join(words[:shown] + (["..."] if len(words) > len(words[:shown]) else []))
+
+
 def subtract(left: Iterable[range], right: Iterable[range]) -> Ranges:
     """The positions of ``left`` that do not lie in ``right``."""
     holes = merge(right)

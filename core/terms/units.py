@@ -11,7 +11,12 @@ _SCALE = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
 }
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")
+
+BYTES_MAX = 1 << 60
+"""The most bytes that anybody means: an exbibyte."""
+TOKENS_MAX = 1 << 40
+"""The longest window or sequence that anybody means; sums of such lengths stay in 64 bits."""
 
 
 def ceil_div(amount: int, step: int) -> int:
@@ -35,19 +40,26 @@ def parse_bytes(text: str | int) -> Bytes:
     Binary units (KiB, MiB, GiB, TiB) are powers of 1024, decimal ones (KB, MB, GB, TB) of 1000.
 
     Raises:
-        ValueError: the text is no quantity of bytes; the message names the units that are known.
+        ValueError: the text is no quantity of bytes (the message names the units that are known), or an absurd one.
     """
     if isinstance(text, int) and not isinstance(text, bool):
-        if text < 0:
-            raise ValueError(f"{text} is a negative number of bytes")
-        return Bytes(text)
+        return _sane(text)
     match = _QUANTITY.fullmatch(str(text))
     if match is None or match[2].lower() not in _SCALE:
         raise ValueError(
-            f"{text!r} is not an amount of bytes; write a number and one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB"
+            f"{str(text)[:40]!r} is not an amount of bytes; "
+            "write a number and one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB"
         )
     number, scale = match[1], _SCALE[match[2].lower()]
-    return Bytes(int(number) * scale if "." not in number else int(float(number) * scale))
+    return _sane(int(number) * scale if "." not in number else int(float(number) * scale))
+
+
+def _sane(amount: int) -> Bytes:
+    if amount < 0:
+        raise ValueError(f"{amount} is a negative number of bytes")
+    if amount > BYTES_MAX:
+        raise ValueError(f"an absurd number of bytes; at most {BYTES_MAX:,}")
+    return Bytes(amount)
 
 
 def format_bytes(amount: int) -> str:

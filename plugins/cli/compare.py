@@ -20,7 +20,7 @@ from fractions import Fraction
 import attrs
 
 from kvarena.planning.charges import most
-from kvarena.planning.demand import decode_peak_pages
+from kvarena.planning.demand import decode_demand, decode_peak_pages
 from kvarena.planning.packing import packs, usable_range
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.planning.sizing import Sizing
@@ -57,39 +57,21 @@ def compare(plan: Plan, sizing: Sizing, lengths: tuple[int, ...]) -> tuple[Way, 
     )
 
 
-def units_at(plan: Plan, length: int, slots_per_request: int) -> tuple[int, ...]:
-    """The most units that a request holds of each sub-pool while it grows to ``length`` tokens."""
-    return tuple(
-        slots_per_request
-        if pool.page_tokens is None
-        else decode_peak_pages(pool.lifetime, pool.page_tokens, length)
-        if pool.unit_bytes
-        else 0
-        for pool in plan.sub_pools
-    )
-
-
 def _rows_max(sizing: Sizing) -> int:
     """How many requests may run at the most: what the user caps, and no other limit."""
     return sizing.limits.max_running or sizing.arena_bytes
 
 
-def _primary(plan: Plan) -> SubPool | None:
-    """The kind whose tokens are counted: the owner of ids, or the longest-lived one with bytes."""
-    backed = [pool for pool in plan.token_pools if pool.unit_bytes]
-    return next((pool for pool in backed if pool.name == plan.owner), backed[-1] if backed else None)
-
-
 def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
-    arena, primary = sizing.arena_bytes, _primary(plan)
+    arena, primary = sizing.arena_bytes, plan.primary
 
     def holds(length: int) -> Callable[[int], bool]:
-        units = units_at(plan, length, slots)
+        units = decode_demand(plan, length, slots_per_request=slots)
         return lambda count: packs(plan, arena, tuple(count * unit for unit in units))
 
     def beside(pages: int) -> tuple[int, ...]:
         """So many pages of the primary, beside the windows and slots of the requests served."""
-        served = [sizing.concurrency * units for units in units_at(plan, lengths[0], slots)]
+        served = [sizing.concurrency * units for units in decode_demand(plan, lengths[0], slots_per_request=slots)]
         return tuple(
             pages if pool is primary else units if pool.is_slots else min(units, pages)
             for pool, units in zip(plan.sub_pools, served, strict=True)
@@ -101,7 +83,7 @@ def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int)
 
 
 def _static_split(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
-    needs = units_at(plan, lengths[0], slots)
+    needs = decode_demand(plan, lengths[0], slots_per_request=slots)
     bytes_each = [pool.unit_bytes * units for pool, units in zip(plan.sub_pools, needs, strict=True)]
     usable = len(usable_range(plan, sizing.arena_bytes))
     pools = [
@@ -110,11 +92,11 @@ def _static_split(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: i
     ]
 
     def count(length: int) -> int:
-        units = units_at(plan, length, slots)
-        fits = (have // unit for have, unit in zip(pools, units, strict=True) if unit)
+        units = decode_demand(plan, length, slots_per_request=slots)
+        fits = (have // unit for have, unit, size in zip(pools, units, bytes_each, strict=True) if unit and size)
         return min(_rows_max(sizing), *fits)
 
-    primary = _primary(plan)
+    primary = plan.primary
     pages = pools[plan.sub_pools.index(primary)] if primary else 0
     shares = " · ".join(
         f"{pool.name} {100 * size / sum(bytes_each):.1f} %"
@@ -143,7 +125,7 @@ def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: 
         }
 
     concurrency = {length: min(_rows_max(sizing), pages // sum(needs(length).values())) for length in lengths}
-    primary, served = _primary(plan), needs(lengths[0])
+    primary, served = plan.primary, needs(lengths[0])
 
     def holds(count: int) -> bool:
         """Whether so many pages of the primary's tokens fit beside the windows and slots of those served."""

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import importlib_metadata
 
+from kvarena.assembly.build import machine_bytes
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.loader import make
 from kvarena.plugins.cli.context import catalog_of, json_option
@@ -45,7 +46,7 @@ def diagnosis(catalog: Catalog) -> dict[str, Any]:
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
-            "memory_bytes": _memory_bytes(),
+            "memory_bytes": machine_bytes(),
         },
         "backends": backends,
         "plugins": len(catalog.entries()),
@@ -57,14 +58,6 @@ def _version(name: str) -> str | None:
     try:
         return str(importlib_metadata.version(name))
     except importlib_metadata.PackageNotFoundError:
-        return None
-
-
-def _memory_bytes() -> int | None:
-    """The machine's memory; None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
         return None
 
 

@@ -5,6 +5,7 @@
 
 import ast
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ import click
 
 from kvarena.assembly.catalog import Entry
 from kvarena.plugins.cli.context import catalog_of
-from kvarena.plugins.cli.plain import write_line
-from kvarena.terms.errors import KvarenaError, nearest
+from kvarena.plugins.cli.plain import settle_streams, write_line
+from kvarena.terms.errors import KvarenaError, PluginError, nearest
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -37,7 +38,10 @@ class Commands(click.Group):
         catalog = catalog_of(ctx)
         if cmd_name not in catalog.names("commands"):
             return None
-        command: click.Command = catalog.load("commands", cmd_name)
+        command = catalog.load("commands", cmd_name)
+        if not isinstance(command, click.Command):
+            entry = catalog.find("commands", cmd_name)
+            raise PluginError(f"{entry}: it offers a {type(command).__name__}, no click command")
         return command
 
     def resolve_command(
@@ -74,9 +78,22 @@ def _what_it_does(entry: Entry) -> str:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(package_name="kvarena", message="%(prog)s %(version)s")
+@click.option(
+    "--log",
+    type=click.Choice(["debug", "info", "warning"]),
+    default="warning",
+    envvar="KVARENA_LOG",
+    show_default=True,
+    show_envvar=True,
+    help="Tell events of this level on stderr.",
+)
 @click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli(ctx: click.Context, log: str) -> None:
     """One arena, many bands: plan, run and replay hybrid KV caches in which any band may take any free byte."""
+    handler = logging.StreamHandler()  # of now: stderr may have been replaced since the last run
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger("kvarena").setLevel(log.upper())
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -101,6 +118,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return 0
+    except SystemExit as leaving:
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+        _drop_stdout()  # click's own answer to a reader that has gone
+        return 0
+    except MemoryError:
+        write_line("kvarena: this machine has not enough memory for that; lower --memory, or [arena] memory")
+        return EXIT_USAGE
+    except OSError as error:
+        write_line(f"kvarena: {error.filename or 'the output'}: cannot be read or written: {error.strerror}")
+        _drop_stdout()
+        return EXIT_USAGE
 
 
 def _drop_stdout() -> None:
@@ -110,4 +139,5 @@ def _drop_stdout() -> None:
 
 def main() -> None:
     """The console script."""
+    settle_streams()
     sys.exit(run())

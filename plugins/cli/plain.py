@@ -4,6 +4,7 @@ Results go to stdout, words about them to stderr. Nothing here imports a termina
 that only answers a question starts fast; ``output`` adds what long runs need.
 """
 
+import io
 import json
 import os
 import sys
@@ -11,6 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 _BOLD, _NORMAL = "\x1b[1m", "\x1b[0m"
+
+
+def settle_streams() -> None:
+    """Make stdout and stderr such that no text fails on them: closed ones lead nowhere, odd letters are escaped."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def lines(*texts: str) -> None:
@@ -23,7 +34,7 @@ def write_line(text: str) -> None:
     """One line for people on stderr, whatever the terminal."""
     try:
         print(text, file=sys.stderr, flush=True)
-    except BrokenPipeError:
+    except OSError:
         # nobody listens; the exit code still says it, and the last flush must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
@@ -70,5 +81,5 @@ def print_json(document: Any) -> None:
 
 
 def to_json(document: Any) -> str:
-    """The text that ``print_json`` prints: the same for the same document."""
-    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    """The text that ``print_json`` prints: the same for the same document, in letters that any terminal has."""
+    return json.dumps(document, indent=2, allow_nan=False)

@@ -1,19 +1,21 @@
 """What ``kvarena plan`` prints: tables for people, one document for programs, from the same figures."""
 
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import attrs
 
+from kvarena.planning.demand import Demand, decode_demand
+from kvarena.planning.packing import ends
 from kvarena.planning.plan import DEFAULT_PAGE_TOKENS, Plan, SubPool
 from kvarena.planning.sizing import Sizing
 from kvarena.plugins.cli.budget import Budget
-from kvarena.plugins.cli.compare import Way, units_at
+from kvarena.plugins.cli.compare import Way
 from kvarena.plugins.cli.plain import lines, pairs, show_table
 from kvarena.plugins.cli.plan_source import Source
-from kvarena.plugins.models import summarize
+from kvarena.plugins.models.summary import LENGTHS, exact, summarize
 from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
+from kvarena.terms.ranges import spelled
 from kvarena.terms.units import format_bytes
 
 
@@ -40,9 +42,8 @@ def document(planned: Planned) -> dict[str, Any]:
     keeps one per k tokens; ``one_request_allocated_bytes`` counts whole pages, at the most a request holds.
     """
     plan, sizing, spec = planned.plan, planned.sizing, planned.source.spec
-    lengths = (1, 1000, 4096, 32768, 131072)
     return {
-        **(summarize(spec, plan) if spec else {}),
+        **(summarize(spec, plan) if spec else {"layer_kinds": [layer.kind for layer in planned.source.layers]}),
         "source": planned.source.name,
         "dtype": spec.dtype if spec else None,
         "tp": spec.tp if spec else 1,
@@ -53,8 +54,8 @@ def document(planned: Planned) -> dict[str, Any]:
         "owner": plan.owner,
         "prefix_tree_slots": list(plan.tree_slots),
         "sub_pools": [_pool_document(planned, pool) for pool in plan.sub_pools],
-        "one_request_whole_entry_bytes": {str(n): whole_entry_bytes(plan, n) for n in lengths},
-        "one_request_allocated_bytes": {str(n): allocated_bytes(planned, n) for n in lengths},
+        "one_request_whole_entry_bytes": {str(n): whole_entry_bytes(plan, n) for n in LENGTHS},
+        "one_request_allocated_bytes": {str(n): allocated_bytes(planned, n) for n in LENGTHS},
         "budget": attrs.asdict(planned.budget),
         "sizing": _sizing_document(sizing),
         "compare": [_way_document(way) for way in planned.ways] or None,
@@ -69,8 +70,8 @@ def _pool_document(planned: Planned, pool: SubPool) -> dict[str, Any]:
         "lifetime": _words(pool.lifetime),
         "allocates": "slots" if pool.is_slots else "pages",
         "layers": list(pool.layers),
-        "unpadded_bytes_per_entry": _number(pool.entry_bytes),
-        "padded_bytes_per_entry": _number(Fraction(pool.unit_bytes, pool.page_tokens or 1)),
+        "unpadded_bytes_per_entry": exact(pool.entry_bytes),
+        "padded_bytes_per_entry": exact(Fraction(pool.unit_bytes, pool.page_tokens or 1)),
         "unit_bytes": pool.unit_bytes,
         "unpadded_unit_bytes": pool.unpadded_bytes,
         "target_units": planned.sizing.units[pool.name],
@@ -115,8 +116,12 @@ def whole_entry_bytes(plan: Plan, length: int) -> int:
 
 def allocated_bytes(planned: Planned, length: int) -> int:
     """The bytes of the pages and slots of a request that grows to ``length`` tokens, at the most it holds."""
-    units = units_at(planned.plan, length, planned.sizing.limits.slots_per_request)
+    units = _units_at(planned, length)
     return sum(pool.unit_bytes * count for pool, count in zip(planned.plan.sub_pools, units, strict=True))
+
+
+def _units_at(planned: Planned, length: int) -> Demand:
+    return decode_demand(planned.plan, length, slots_per_request=planned.sizing.limits.slots_per_request)
 
 
 def show(planned: Planned) -> None:
@@ -159,7 +164,7 @@ def _show_bands(planned: Planned) -> None:
         [
             pool.name,
             _words(pool.lifetime),
-            f"{len(pool.layers)} ({_ranges(pool.layers)})" if pool.layers else "none",
+            f"{len(pool.layers)} ({spelled(pool.layers, shown=4)})" if pool.layers else "none",
             _amount(pool.entry_bytes) + (" a slot" if pool.is_slots else " a token"),
             _amount(Fraction(pool.unit_bytes, pool.page_tokens or 1)),
             f"{pool.unit_bytes:,} B",
@@ -189,12 +194,8 @@ def picture(plan: Plan) -> str:
 
 def _end(plan: Plan, pool: SubPool) -> str:
     """Which end of the arena the pool's band is anchored to, or that it floats, or has no bytes."""
-    backed = [other for other in plan.sub_pools if other.unit_bytes]
-    if pool not in backed:
-        return "ids"
-    if len(backed) == 1:
-        return "low" if pool.is_slots else "high"
-    return "low" if pool is backed[0] else "high" if pool is backed[-1] else "float"
+    end = ends(plan).get(pool.name)
+    return end.name if end else "float" if pool.unit_bytes else "ids"
 
 
 def _words(lifetime: Lifetime) -> str:
@@ -213,7 +214,7 @@ def _binds(planned: Planned) -> str:
     binds = planned.sizing.binds
     if binds in planned.plan.names:
         pool = planned.plan[binds]
-        units = units_at(planned.plan, planned.sizing.context_tokens, planned.sizing.limits.slots_per_request)
+        units = _units_at(planned, planned.sizing.context_tokens)
         need = units[planned.plan.sub_pools.index(pool)] * pool.unit_bytes
         return f"{binds}: one more request would take {format_bytes(need)} of it"
     return binds
@@ -244,19 +245,3 @@ def _page_notes(planned: Planned) -> tuple[str, ...]:
 
 def _amount(amount: Fraction) -> str:
     return f"{int(amount):,} B" if amount.denominator == 1 else f"{float(amount):,.2f} B"
-
-
-def _number(amount: Fraction) -> int | float:
-    return int(amount) if amount.denominator == 1 else float(amount)
-
-
-def _ranges(layers: Sequence[int], shown: int = 4) -> str:
-    """Layer indices with runs joined, cut after a few: ``0-2, 4-6, ...``."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][1] + 1:
-            runs[-1][1] = layer
-        else:
-            runs.append([layer, layer])
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    return ", ".join(words[:shown] + (["..."] if len(words) > shown else []))

@@ -8,10 +8,10 @@ import attrs
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import StorageConfig, read_toml, structure
-from kvarena.assembly.loader import declared_layers
+from kvarena.assembly.loader import declared_layers, make_policies
 from kvarena.planning.plan import Plan, plan_storage
 from kvarena.plugins.models import ModelSpec, read_config, read_model
-from kvarena.terms.errors import ConfigError, PlanError
+from kvarena.terms.errors import ConfigError, PlanError, PluginError
 from kvarena.terms.layers import Layer
 
 
@@ -59,6 +59,12 @@ def _declared(path: Path, catalog: Catalog, *, tp: int, dtype: str | None) -> So
             f"{path}: --tp and --dtype cut a model's config; declared layers are one rank's, typed as written"
         )
     config = structure(StorageConfig, read_toml(path), str(path))
+    catalog = catalog.under(config.plugins)
+    make_policies(catalog, config.policies, str(path))
+    try:
+        catalog.find("backends", config.backend.name)  # found, not made: a backend may need torch
+    except PluginError as error:
+        raise PluginError(f"{path}: backend: {error}") from None
     layers = declared_layers(config, catalog, str(path))
     if not layers:
         raise ConfigError(f"{path}: layers: none is declared, so there is nothing to plan; add [[layers]] tables")

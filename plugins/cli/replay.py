@@ -1,13 +1,13 @@
 """``kvarena replay``: a trace through the serving loop on the host backend, priced by a cost model."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import click
 
+from kvarena.assembly.config import SettingError
 from kvarena.plugins.cli.context import AMOUNT, FILE, catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, pairs, print_json, table
 from kvarena.plugins.models import ModelSpec, read_config, read_model
@@ -18,6 +18,10 @@ from kvarena.plugins.replay.traces import ON_BAD, READERS, TraceOptions, read_tr
 from kvarena.plugins.serving import scheduler
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.units import format_bytes
+
+T = TypeVar("T")
+
+PARAMETERS_MAX = 1e15
 
 _MODEL = (
     click.option("--model", type=FILE, required=True, help="A model's config.json, or a folder with one."),
@@ -79,12 +83,12 @@ def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **giv
 
     No GPU and no weights: a cost model gives each step its time. The same command gives the same JSON.
     """
-    settings = ReplaySettings(gpu=load_gpu(given["gpu"]), **_picked(ReplaySettings, given, leave="gpu"))
+    settings = _read(ReplaySettings, {**given, "gpu": load_gpu(given["gpu"])})
     catalog = catalog_of(ctx)
     config = read_config(model)
     spec = read_model(config, tp=given["tp"], dtype=given["dtype"], source=str(model), catalog=catalog)
     spec = _with_parameters(spec, given["parameters"], given["active_parameters"])
-    rows = read_trace(trace, TraceOptions(**_picked(TraceOptions, given)))
+    rows = read_trace(trace, _read(TraceOptions, given))
     with Progress("requests", len(rows.rows), quiet=as_json) as progress:
 
         def show(at: scheduler.Progress) -> None:
@@ -97,15 +101,20 @@ def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **giv
         _print(document)
 
 
-def _picked(cls: type[Any], given: Mapping[str, Any], *, leave: str = "") -> dict[str, Any]:
-    return {field.name: given[field.name] for field in attrs.fields(cls) if field.name in given and field.name != leave}
+def _read(cls: type[T], given: Mapping[str, Any]) -> T:
+    """The settings of a class from the options of the same names; what it refuses is told by the flag."""
+    names = [field.name for field in attrs.fields(cls) if field.name in given]  # type: ignore[arg-type]
+    try:
+        return cls(**{name: given[name] for name in names})
+    except SettingError as error:
+        raise ConfigError(f"--{error.setting.replace('_', '-')} {error.finding}") from None
 
 
 def _with_parameters(spec: ModelSpec, parameters: float | None, active: float | None) -> ModelSpec:
     """The model with the parameter counts of the command line in place of the estimated ones."""
     for name, value in (("parameters", parameters), ("active-parameters", active)):
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"--{name} is {value}; it must be a positive number, such as 8.03e9")
+        if value is not None and not 1 <= value <= PARAMETERS_MAX:
+            raise ConfigError(f"--{name} is {value}; it must be a number from 1 to {PARAMETERS_MAX:g}, such as 8.03e9")
     total = spec.parameters if parameters is None else int(parameters)
     share = spec.active_parameters if parameters is None else total
     used = share if active is None else int(active)

@@ -72,7 +72,7 @@ def _answer(options: dict[str, Any]) -> None:
 
 def _serve(config: RunConfig, options: dict[str, Any]) -> None:
     """One run: the requests, the model, the storage, the loop, the check, the page."""
-    trace = read_trace(config.trace.file, config.trace.options())
+    trace = read_trace(config.trace.file, config.trace)
     model = _model(config)
     requests = _with_prompts(tuple(requests_of(trace.rows)), model.config.get_text_config().vocab_size, config.seed)
     layers = probe_layers(model)

@@ -29,27 +29,13 @@ from kvarena.terms.layers import Layer
 
 
 @attrs.frozen(kw_only=True)
-class TraceSection:
+class TraceSection(TraceOptions):
     """``[trace]``: the file that lengths and arrivals are read from, and what part of it, in what shape.
 
     ``file`` is sought beside the config. The other settings are those of ``kvarena replay``.
     """
 
     file: Path
-    format: str | None = None
-    on_bad: str = "stop"
-    limit: int | None = None
-    start: float = 0.0
-    stop: float | None = None
-    time_scale: float = 1.0
-    length_scale: float = 1.0
-    prompt_max: int | None = None
-    output_max: int | None = None
-    seed: int = 0
-
-    def options(self) -> TraceOptions:
-        """The part and shape, as the reader takes it."""
-        return TraceOptions(**attrs.asdict(self, filter=attrs.filters.exclude(attrs.fields(TraceSection).file)))
 
 
 @attrs.frozen(kw_only=True)
@@ -59,8 +45,8 @@ class ClockSection:
     A step takes ``step_seconds``, and ``token_seconds`` more for each token that it forwards.
     """
 
-    step_seconds: float = attrs.field(default=0.02, validator=attrs.validators.gt(0))
-    token_seconds: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    step_seconds: float = attrs.field(default=0.02, validator=[attrs.validators.gt(0), attrs.validators.le(1e6)])
+    token_seconds: float = attrs.field(default=0.0, validator=[attrs.validators.ge(0), attrs.validators.le(1e6)])
 
 
 @attrs.frozen(kw_only=True)

@@ -26,7 +26,10 @@ class Fields:
     @property
     def model_type(self) -> str:
         """The family's name, such as ``llama``; empty where the config has none."""
-        return str(self.data.get("model_type") or "")
+        value = self.data.get("model_type")
+        if value is not None and not isinstance(value, str):
+            raise self.error("model_type", f"a text is needed here, not {_shown(value)}")
+        return value or ""
 
     def error(self, name: str, finding: str) -> ConfigError:
         """An error about one value, for the reader to raise: ``config.json: head_dim: finding``."""

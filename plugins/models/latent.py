@@ -2,9 +2,9 @@
 
 import attrs
 
-from kvarena.plugins.models.draft import Draft, LayerDraft, Piece
 from kvarena.plugins.models.fields import Fields
-from kvarena.plugins.models.patterns import cut_list, draft, layer_count, window_of
+from kvarena.plugins.models.outline import LayerOutline, Outline, Piece
+from kvarena.plugins.models.patterns import cut_list, layer_count, outline, window_of
 from kvarena.plugins.models.tokens import IndexKeys, LatentHeads, SharedRow
 from kvarena.terms.fields import DTYPE_BYTES
 from kvarena.terms.lifetimes import Full
@@ -43,34 +43,34 @@ def latent_heads(config: Fields, *, packed: bool = False) -> LatentHeads:
     )
 
 
-def mla_layer(config: Fields, word: str) -> LayerDraft:
+def mla_layer(config: Fields, word: str) -> LayerOutline:
     """One layer with a latent row per token."""
-    return LayerDraft("mla", (Piece(latent_heads(config), _FULL),))
+    return LayerOutline("mla", (Piece(latent_heads(config), _FULL),))
 
 
-def read_mla(config: Fields) -> Draft:
+def read_mla(config: Fields) -> Outline:
     """Latent rows in every layer (DeepSeek V2, V3, R1, Kimi K2)."""
-    return draft(config, ["full"] * layer_count(config), mla_layer)
+    return outline(config, ["full"] * layer_count(config), mla_layer)
 
 
-def read_longcat(config: Fields) -> Draft:
+def read_longcat(config: Fields) -> Outline:
     """LongCat-Flash: two attention blocks in every one of ``num_layers``, so twice as many latent rows."""
     count = layer_count(config)
-    return draft(config, ["full"] * (2 * count), mla_layer, feed_forward=["sparse", "dense"] * count)
+    return outline(config, ["full"] * (2 * count), mla_layer, feed_forward=["sparse", "dense"] * count)
 
 
-def read_mla_sparse(config: Fields) -> Draft:
+def read_mla_sparse(config: Fields) -> Outline:
     """Latent rows and indexer keys in every layer (DeepSeek V3.2). A query reads ``index_topk`` latent rows."""
     count = layer_count(config)
     packed = DTYPE_BYTES[config.cache_dtype] == 1
     notes = ["8-bit latent rows are packed with their scales, as the sparse kernels need them"] if packed else []
-    return draft(config, ["full"] * count, _sparse_layer, notes=notes)
+    return outline(config, ["full"] * count, _sparse_layer, notes=notes)
 
 
-def _sparse_layer(config: Fields, word: str) -> LayerDraft:
+def _sparse_layer(config: Fields, word: str) -> LayerOutline:
     heads = latent_heads(config, packed=True)
     topk = config.whole("index_topk") if config.get("index_topk") is not None else None
-    return LayerDraft("mla+index", (Piece(heads, _FULL, rows_max=topk), Piece(index_keys(config), _FULL, "index")))
+    return LayerOutline("mla+index", (Piece(heads, _FULL, rows_max=topk), Piece(index_keys(config), _FULL, "index")))
 
 
 def index_keys(config: Fields) -> IndexKeys:
@@ -82,7 +82,7 @@ def index_keys(config: Fields) -> IndexKeys:
     )
 
 
-def read_deepseek_v4(config: Fields) -> Draft:
+def read_deepseek_v4(config: Fields) -> Outline:
     """DeepSeek V4: a window of packed rows in every layer, and compressed rows beside it in most.
 
     A layer of ratio 4 also keeps one row and one indexer key per 4 tokens, one of ratio 128 a row per 128.
@@ -91,7 +91,7 @@ def read_deepseek_v4(config: Fields) -> Draft:
     count = layer_count(config)
     ratios, notes = _ratios(config, count)
     layers = tuple(_v4_layer(config, ratio, indexed=indexed) for ratio, indexed in ratios)
-    return Draft(layers, notes=notes)
+    return Outline(layers, notes=notes)
 
 
 def _ratios(config: Fields, count: int) -> tuple[list[tuple[int, bool]], list[str]]:
@@ -117,7 +117,7 @@ def _ratios(config: Fields, count: int) -> tuple[list[tuple[int, bool]], list[st
     return found, notes
 
 
-def _v4_layer(config: Fields, ratio: int, *, indexed: bool) -> LayerDraft:
+def _v4_layer(config: Fields, ratio: int, *, indexed: bool) -> LayerOutline:
     head_dim, rope = config.whole("head_dim"), config.whole("qk_rope_head_dim")
     row = SharedRow(
         query_heads=config.whole("num_attention_heads"),
@@ -136,4 +136,4 @@ def _v4_layer(config: Fields, ratio: int, *, indexed: bool) -> LayerDraft:
         if indexed:
             pieces.append(Piece(index_keys(config), _FULL, "index", ratio))
             kind += "+index"
-    return LayerDraft(kind, tuple(pieces))
+    return LayerOutline(kind, tuple(pieces))

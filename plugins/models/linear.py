@@ -1,10 +1,10 @@
 """Readers of models with linear attention: gated delta rule, Kimi delta attention, lightning attention."""
 
 from kvarena.plugins.models.attention import attention_layer
-from kvarena.plugins.models.draft import Draft, LayerDraft, Piece
 from kvarena.plugins.models.fields import Fields
 from kvarena.plugins.models.latent import mla_layer
-from kvarena.plugins.models.patterns import cut_list, draft, every, indexed, layer_count, listed_words, words_at
+from kvarena.plugins.models.outline import LayerOutline, Outline, Piece
+from kvarena.plugins.models.patterns import cut_list, every, indexed, layer_count, listed_words, outline, words_at
 from kvarena.plugins.models.states import GatedDeltaState, KdaState, LightningState, conv_dtype, state_dtype
 from kvarena.plugins.models.tokens import heads_of
 from kvarena.terms.lifetimes import Full, State
@@ -31,35 +31,35 @@ def _delta_words(config: Fields) -> tuple[list[str], list[str]]:
     return words, notes
 
 
-def read_gated_delta(config: Fields) -> Draft:
+def read_gated_delta(config: Fields) -> Outline:
     """Qwen3-Next and Qwen 3.5: gated delta layers, every ``full_attention_interval``-th with gated attention."""
     words, notes = _delta_words(config)
-    return draft(config, words, _gated_layer, notes=notes, family="gated_delta_net")
+    return outline(config, words, _gated_layer, notes=notes, family="gated_delta_net")
 
 
-def _gated_layer(config: Fields, word: str) -> LayerDraft:
+def _gated_layer(config: Fields, word: str) -> LayerOutline:
     if word == "state":
         return _delta_layer(config)
     if word == "full":
-        return LayerDraft("full", (Piece(heads_of(config, config.cache_dtype, gated=True), Full()),))
+        return LayerOutline("full", (Piece(heads_of(config, config.cache_dtype, gated=True), Full()),))
     return attention_layer(config, word)
 
 
-def _delta_layer(config: Fields) -> LayerDraft:
-    return LayerDraft("state:gated_delta_net", (Piece(gated_delta_of(config), State(), "state"),))
+def _delta_layer(config: Fields) -> LayerOutline:
+    return LayerOutline("state:gated_delta_net", (Piece(gated_delta_of(config), State(), "state"),))
 
 
-def read_olmo_hybrid(config: Fields) -> Draft:
+def read_olmo_hybrid(config: Fields) -> Outline:
     """OLMo Hybrid: gated delta layers, every fourth with plain attention."""
     words, notes = _delta_words(config)
 
-    def layer(at: Fields, word: str) -> LayerDraft:
+    def layer(at: Fields, word: str) -> LayerOutline:
         return _delta_layer(at) if word == "state" else attention_layer(at, word)
 
-    return draft(config, words, layer, notes=notes, family="gated_delta_net")
+    return outline(config, words, layer, notes=notes, family="gated_delta_net")
 
 
-def read_kimi_linear(config: Fields) -> Draft:
+def read_kimi_linear(config: Fields) -> Outline:
     """Kimi Linear: KDA layers and MLA layers, named by 1-based lists; the top-level ``head_dim`` is a decoy."""
     count = layer_count(config)
     nested = config.group("linear_attn_config")
@@ -67,14 +67,14 @@ def read_kimi_linear(config: Fields) -> Draft:
     if words is None:
         words = _kimi_words(config, nested, count)
 
-    def layer(at: Fields, word: str) -> LayerDraft:
+    def layer(at: Fields, word: str) -> LayerOutline:
         if word == "full":
             return mla_layer(at, word)
         if word != "state":
             raise config.error("layer_types", f"{word!r} layers are not known in Kimi Linear")
-        return LayerDraft("state:kda", (Piece(_kda_of(at, nested), State(), "state"),))
+        return LayerOutline("state:kda", (Piece(_kda_of(at, nested), State(), "state"),))
 
-    return draft(config, words, layer, notes=notes, family="kda")
+    return outline(config, words, layer, notes=notes, family="kda")
 
 
 def _kimi_words(config: Fields, nested: Fields | None, count: int) -> list[str]:
@@ -100,7 +100,7 @@ def _kda_of(config: Fields, nested: Fields | None) -> KdaState:
     )
 
 
-def read_minimax(config: Fields) -> Draft:
+def read_minimax(config: Fields) -> Outline:
     """MiniMax Text 01 and M1: lightning attention, with softmax attention where ``attn_type_list`` is 1."""
     count = layer_count(config)
     words, notes = listed_words(config)
@@ -112,12 +112,12 @@ def read_minimax(config: Fields) -> Draft:
         if set(kinds) - {0, 1}:
             raise config.error("attn_type_list", "only 0 (lightning) and 1 (softmax) are known")
         words = words_at(count, [kind == 1 for kind in kinds])
-    return draft(config, words, _minimax_layer, notes=notes, family="lightning_attention")
+    return outline(config, words, _minimax_layer, notes=notes, family="lightning_attention")
 
 
-def _minimax_layer(config: Fields, word: str) -> LayerDraft:
+def _minimax_layer(config: Fields, word: str) -> LayerOutline:
     if word != "state":
         return attention_layer(config, word)
     heads = heads_of(config, config.cache_dtype)
     state = LightningState(heads.query_heads, heads.head_dim, state_dtype(config))
-    return LayerDraft("state:lightning_attention", (Piece(state, State(), "state"),))
+    return LayerOutline("state:lightning_attention", (Piece(state, State(), "state"),))

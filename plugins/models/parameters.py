@@ -10,8 +10,8 @@ import math
 import attrs
 
 from kvarena.plugins.models.classes import TIED
-from kvarena.plugins.models.draft import Draft
 from kvarena.plugins.models.fields import Fields
+from kvarena.plugins.models.outline import Outline
 from kvarena.terms.fields import DTYPE_BYTES
 
 _FP4_BYTES = 0.5 + 1 / 32
@@ -48,7 +48,7 @@ class _Experts:
         return self.per_token * self.each + self.always
 
 
-def estimate(config: Fields, draft: Draft) -> Size | None:
+def estimate(config: Fields, outline: Outline) -> Size | None:
     """The size of a model; None where the config lacks a field that the estimate needs.
 
     ``active`` leaves out the embedding table, which is looked up, not multiplied, and keeps the output head.
@@ -57,11 +57,11 @@ def estimate(config: Fields, draft: Draft) -> Size | None:
     if hidden is None or vocabulary is None:
         return None
     table = float(hidden * vocabulary)
-    looked_up = (0.0 if _tied(config) else table) + _layer_tables(config, len(draft.layers))
-    mixers = sum(piece.geometry.weights(hidden) for layer in draft.layers for piece in layer.pieces)
-    mixers += _shared_queries(draft, hidden)
+    looked_up = (0.0 if _tied(config) else table) + _layer_tables(config, len(outline.layers))
+    mixers = sum(piece.geometry.weights(hidden) for layer in outline.layers for piece in layer.pieces)
+    mixers += _shared_queries(outline, hidden)
     experts = _experts(config, hidden)
-    kinds = _feed_forward(config, draft, experts)
+    kinds = _feed_forward(config, outline, experts)
     dense = sum(_dense(config, index, hidden) for index, kind in enumerate(kinds) if kind == "dense")
     sparse = kinds.count("sparse")
     total = mixers + dense + table + looked_up
@@ -96,12 +96,12 @@ def _layer_tables(config: Fields, layers: int) -> float:
     return float(layers * width * (_number(config, "vocab_size_per_layer_input") or 0))
 
 
-def _shared_queries(draft: Draft, hidden: int) -> float:
+def _shared_queries(outline: Outline, hidden: int) -> float:
     """Layers that read another's rows still have queries and an output projection."""
     extra = 0.0
-    for layer in draft.layers:
+    for layer in outline.layers:
         if layer.shares is not None:
-            geometry = draft.layers[layer.shares].pieces[0].geometry
+            geometry = outline.layers[layer.shares].pieces[0].geometry
             extra += geometry.weights(hidden)
     return extra
 
@@ -156,11 +156,11 @@ def _shared_width(config: Fields, width: int) -> int:
     return width * (_number(config, "n_shared_experts", "num_shared_experts") or 0)
 
 
-def _feed_forward(config: Fields, draft: Draft, experts: _Experts | None) -> list[str]:
+def _feed_forward(config: Fields, outline: Outline, experts: _Experts | None) -> list[str]:
     """``dense``, ``sparse`` or ``none`` per layer."""
-    if draft.feed_forward:
-        return list(draft.feed_forward)
-    count = len(draft.layers)
+    if outline.feed_forward:
+        return list(outline.feed_forward)
+    count = len(outline.layers)
     listed = config.get("mlp_layer_types")
     if isinstance(listed, list) and len(listed) >= count:
         return ["dense" if word == "dense" else "sparse" for word in listed[:count]]

@@ -7,8 +7,8 @@ The words: ``full``, ``window``, ``chunk``, ``state``, ``hybrid`` (full attentio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from kvarena.plugins.models.draft import Draft, LayerDraft
 from kvarena.plugins.models.fields import Fields
+from kvarena.plugins.models.outline import LayerOutline, Outline
 from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
 
 WORDS: Mapping[str, str] = {
@@ -136,15 +136,15 @@ def lifetime_of(config: Fields, word: str) -> Lifetime:
     return State() if word == "state" else Full()
 
 
-def draft(
+def outline(
     config: Fields,
     words: Sequence[str],
-    make: Callable[[Fields, str], LayerDraft],
+    make: Callable[[Fields, str], LayerOutline],
     *,
     notes: Sequence[str] = (),
     family: str | None = None,
     feed_forward: Sequence[str] = (),
-) -> Draft:
-    """A draft with ``make(config at the layer, word)`` for each layer."""
+) -> Outline:
+    """An outline with ``make(config at the layer, word)`` for each layer."""
     layers = tuple(make(config.at_layer(index), word) for index, word in enumerate(words))
-    return Draft(layers, family if "state" in words or "hybrid" in words else None, tuple(notes), tuple(feed_forward))
+    return Outline(layers, family if "state" in words or "hybrid" in words else None, tuple(notes), tuple(feed_forward))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvarena.assembly.catalog import Catalog
-from kvarena.plugins.models.draft import Draft, rank_layers
 from kvarena.plugins.models.fields import Fields
+from kvarena.plugins.models.outline import Outline, rank_layers
 from kvarena.plugins.models.parameters import estimate
 from kvarena.plugins.models.spec import ModelSpec
 from kvarena.plugins.models.unknown import read_unknown
@@ -19,6 +19,10 @@ _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 
 _INHERITED = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "quantization")
 """What a nested language model takes from the config around it where it says nothing itself."""
+
+
+TP_MAX = 1 << 14
+"""More ranks than any model is cut over; KV heads beyond their count are copies, so no count would be refused."""
 
 
 class Plugins(Protocol):
@@ -52,6 +56,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{file}: line {error.lineno}, column {error.colno}: {error.msg}; is it whole?") from None
+    except ValueError as error:  # a number of more digits than Python reads
+        raise ConfigError(f"{file}: cannot be read: {error}") from None
     except RecursionError:
         raise ConfigError(f"{file}: nested too deeply to be a model's config.json") from None
     if not isinstance(data, dict):
@@ -80,29 +86,29 @@ def read_model(
     """
     plugins = catalog if catalog is not None else Catalog.installed()
     fields = _fields(config, source, dtype)
-    if not isinstance(tp, int) or isinstance(tp, bool) or tp < 1:
-        raise ConfigError(f"tp: a whole number >= 1 is needed here, not {tp!r}")
-    draft = _draft(fields, plugins)
-    names = {piece.geometry.layout for layer in draft.layers for piece in layer.pieces}
+    if not isinstance(tp, int) or isinstance(tp, bool) or not 1 <= tp <= TP_MAX:
+        raise ConfigError(f"tp: a whole number from 1 to {TP_MAX:,} is needed here, not {tp!r}")
+    outline = _outline(fields, plugins)
+    names = {piece.geometry.layout for layer in outline.layers for piece in layer.pieces}
     layouts = {name: plugins.load("layouts", name) for name in names}
     try:
-        layers = rank_layers(draft.layers, tp, layouts.__getitem__)
+        layers = rank_layers(outline.layers, tp, layouts.__getitem__)
     except ConfigError as error:
         raise ConfigError(f"{fields.source}: {error}") from error
-    size = estimate(fields, draft)
+    size = estimate(fields, outline)
     return ModelSpec(
         model_type=fields.model_type,
-        num_layers=len(draft.layers),
+        num_layers=len(outline.layers),
         layers=layers,
-        layer_kinds=tuple(layer.kind for layer in draft.layers),
+        layer_kinds=tuple(layer.kind for layer in outline.layers),
         dtype=fields.cache_dtype,
         tp=tp,
         context_max=_context(fields),
         parameters=size.total if size else None,
         active_parameters=size.active if size else None,
-        state_family=draft.state_family,
-        notes=draft.notes,
-        drafts=draft.layers,
+        state_family=outline.state_family,
+        notes=outline.notes,
+        outlines=outline.layers,
         layouts=layouts,
         weight_bytes_per_parameter=size.bytes_per_parameter if size else 2.0,
     )
@@ -130,14 +136,14 @@ def _language_model(config: Fields) -> Fields:
     return config
 
 
-def _draft(fields: Fields, plugins: Plugins) -> Draft:
+def _outline(fields: Fields, plugins: Plugins) -> Outline:
     """What the reader of this model type answers; the reader by fields where no plugin has the type."""
     known = fields.model_type in plugins.names("models")
     reader = plugins.load("models", fields.model_type) if known else read_unknown
-    draft = reader(fields)
-    if not isinstance(draft, Draft):
-        raise PluginError(f"the reader of {fields.model_type!r} gave a {type(draft).__name__} instead of a Draft")
-    return draft
+    outline = reader(fields)
+    if not isinstance(outline, Outline):
+        raise PluginError(f"the reader of {fields.model_type!r} gave a {type(outline).__name__} instead of an Outline")
+    return outline
 
 
 def _context(fields: Fields) -> int | None:

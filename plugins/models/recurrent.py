@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 from kvarena.plugins.models.attention import attention_layer
-from kvarena.plugins.models.draft import Draft, LayerDraft, Piece
 from kvarena.plugins.models.fields import Fields
+from kvarena.plugins.models.outline import LayerOutline, Outline, Piece
 from kvarena.plugins.models.patterns import (
     LETTERS,
     cut_list,
-    draft,
     every,
     indexed,
     layer_count,
     listed_words,
+    outline,
     window_of,
     words_at,
 )
@@ -30,16 +30,16 @@ from kvarena.terms.lifetimes import Full, State
 StateOf = Callable[[Fields], Mamba1State | Mamba2State | RgLruState | ShortConvState]
 
 
-def mixed_layer(config: Fields, word: str, state_of: StateOf) -> LayerDraft:
+def mixed_layer(config: Fields, word: str, state_of: StateOf) -> LayerOutline:
     """One layer with a state, with attention, with both (``hybrid``), or with nothing."""
     if word not in ("state", "hybrid"):
         return attention_layer(config, word)
     state = state_of(config)
     kept = Piece(state, State(), "state")
     if word == "state":
-        return LayerDraft(f"state:{state.family}", (kept,))
+        return LayerOutline(f"state:{state.family}", (kept,))
     heads = heads_of(config, config.cache_dtype)
-    return LayerDraft(f"full+state:{state.family}", (Piece(heads, Full()), kept))
+    return LayerOutline(f"full+state:{state.family}", (Piece(heads, Full()), kept))
 
 
 def mamba2_of(config: Fields) -> Mamba2State:
@@ -133,7 +133,7 @@ def _short_conv_of(config: Fields) -> ShortConvState:
     )
 
 
-def read_jamba(config: Fields) -> Draft:
+def read_jamba(config: Fields) -> Outline:
     """Jamba: Mamba 1, with attention where ``index % attn_layer_period == attn_layer_offset``."""
     count = layer_count(config)
     words, notes = listed_words(config)
@@ -147,7 +147,7 @@ def read_jamba(config: Fields) -> Draft:
     )
     sparse = config.whole("num_experts", default=1) > 1
     feed_forward = ["sparse" if sparse and chosen else "dense" for chosen in experts]
-    return draft(
+    return outline(
         config,
         words,
         lambda at, word: mixed_layer(at, word, _mamba1_of),
@@ -157,7 +157,7 @@ def read_jamba(config: Fields) -> Draft:
     )
 
 
-def read_bamba(config: Fields) -> Draft:
+def read_bamba(config: Fields) -> Outline:
     """Bamba: Mamba 2, with attention at ``attn_layer_indices``."""
     count = layer_count(config)
     words, notes = listed_words(config)
@@ -166,24 +166,24 @@ def read_bamba(config: Fields) -> Draft:
         if chosen is None and "attn_layer_indices" not in config.data:
             raise config.error("attn_layer_indices", "missing; the attention layers must be named")
         words = words_at(count, chosen or [False] * count)
-    return draft(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), notes=notes, family="mamba2")
+    return outline(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), notes=notes, family="mamba2")
 
 
-def read_granite_hybrid(config: Fields) -> Draft:
+def read_granite_hybrid(config: Fields) -> Outline:
     """Granite 4: Mamba 2 and attention by ``layer_types``, in the words ``mamba`` and ``attention``."""
     words, notes = listed_words(config)
     if words is None:
         raise config.error("layer_types", "missing; each layer's kind must be given")
-    return draft(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), notes=notes, family="mamba2")
+    return outline(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), notes=notes, family="mamba2")
 
 
-def read_falcon_h1(config: Fields) -> Draft:
+def read_falcon_h1(config: Fields) -> Outline:
     """Falcon-H1: attention and Mamba 2 side by side in every layer."""
     words = ["hybrid"] * layer_count(config)
-    return draft(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), family="mamba2")
+    return outline(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), family="mamba2")
 
 
-def read_zamba2(config: Fields) -> Draft:
+def read_zamba2(config: Fields) -> Outline:
     """Zamba 2: Mamba 2 in every layer; a ``hybrid`` one also has attention, with shared weights and rows of its own."""
     words, notes = listed_words(config, "layers_block_type", "layer_types")
     if words is None:
@@ -191,10 +191,10 @@ def read_zamba2(config: Fields) -> Draft:
         if chosen is None:
             raise config.error("layers_block_type", "missing; the layers with attention must be named")
         words = words_at(layer_count(config), chosen, yes="hybrid")
-    return draft(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), notes=notes, family="mamba2")
+    return outline(config, words, lambda at, word: mixed_layer(at, word, mamba2_of), notes=notes, family="mamba2")
 
 
-def read_nemotron_h(config: Fields) -> Draft:
+def read_nemotron_h(config: Fields) -> Outline:
     """Nemotron-H and 3: one mixer a layer, by ``layers_block_type`` or by a pattern of letters.
 
     M is Mamba 2, ``*`` attention, ``-`` an MLP, E experts.
@@ -213,7 +213,7 @@ def read_nemotron_h(config: Fields) -> Draft:
                 raise config.error(f"hybrid_override_pattern[{index}]", f"{letter!r} is not one of {' '.join(LETTERS)}")
         words = [LETTERS[letter] for letter in letters]
         feed_forward = [{"-": "dense", "E": "sparse"}.get(letter, "none") for letter in letters]
-    return draft(
+    return outline(
         config,
         words,
         lambda at, word: mixed_layer(at, word, _nemotron_state),
@@ -223,10 +223,10 @@ def read_nemotron_h(config: Fields) -> Draft:
     )
 
 
-def read_mamba2(config: Fields) -> Draft:
+def read_mamba2(config: Fields) -> Outline:
     """A pure Mamba 2: no rows per token at all."""
     words = ["state"] * layer_count(config)
-    return draft(
+    return outline(
         config,
         words,
         lambda at, word: mixed_layer(at, word, _plain_mamba2),
@@ -235,10 +235,10 @@ def read_mamba2(config: Fields) -> Draft:
     )
 
 
-def read_mamba(config: Fields) -> Draft:
+def read_mamba(config: Fields) -> Outline:
     """A pure Mamba 1 (Mamba, Falcon-Mamba): no rows per token at all."""
     words = ["state"] * layer_count(config)
-    return draft(
+    return outline(
         config,
         words,
         lambda at, word: mixed_layer(at, word, _plain_mamba1),
@@ -247,7 +247,7 @@ def read_mamba(config: Fields) -> Draft:
     )
 
 
-def read_lfm2(config: Fields) -> Draft:
+def read_lfm2(config: Fields) -> Outline:
     """LFM 2 and 3: gated short convolutions, with attention by ``layer_types`` or ``full_attn_idxs``."""
     count = layer_count(config)
     words, notes = listed_words(config)
@@ -256,12 +256,12 @@ def read_lfm2(config: Fields) -> Draft:
         if chosen is None:
             raise config.error("layer_types", "missing (or full_attn_idxs); each layer's kind must be given")
         words = words_at(count, chosen)
-    return draft(
+    return outline(
         config, words, lambda at, word: mixed_layer(at, word, _short_conv_of), notes=notes, family="short_conv"
     )
 
 
-def read_recurrent_gemma(config: Fields) -> Draft:
+def read_recurrent_gemma(config: Fields) -> Outline:
     """RecurrentGemma: a pattern of blocks that repeats to the layer count; its attention is windowed."""
     count = layer_count(config)
     blocks = config.items("block_types", "_block_types") or ["recurrent", "recurrent", "attention"]
@@ -270,4 +270,4 @@ def read_recurrent_gemma(config: Fields) -> Draft:
             raise config.error(f"block_types[{index}]", f"{block!r} is neither recurrent nor attention")
     words = ["state" if blocks[index % len(blocks)] == "recurrent" else "window" for index in range(count)]
     window_of(config)
-    return draft(config, words, lambda at, word: mixed_layer(at, word, _rg_lru_of), family="rg_lru")
+    return outline(config, words, lambda at, word: mixed_layer(at, word, _rg_lru_of), family="rg_lru")

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from kvarena.plugins.models.draft import LayerDraft, Piece, rank_layers
+from kvarena.plugins.models.outline import LayerOutline, Piece, rank_layers
 from kvarena.terms.layers import Layer
 
 
@@ -16,7 +16,7 @@ class ModelSpec:
     ``layers`` are those of one of ``tp`` ranks. ``dtype`` is that of keys and values. ``context_max`` is
     the longest context the config names, None where it names none. ``parameters`` and
     ``active_parameters`` (those that one token's forward multiplies by) are estimates from the config,
-    None where it does not say enough. ``drafts`` hold the whole-model geometry.
+    None where it does not say enough. ``outlines`` hold the whole-model geometry.
     """
 
     model_type: str
@@ -30,7 +30,7 @@ class ModelSpec:
     active_parameters: int | None
     state_family: str | None
     notes: tuple[str, ...]
-    drafts: tuple[LayerDraft, ...] = attrs.field(repr=False)
+    outlines: tuple[LayerOutline, ...] = attrs.field(repr=False)
     layouts: Mapping[str, Any] = attrs.field(repr=False, eq=False)
     weight_bytes_per_parameter: float = 2.0
 
@@ -40,7 +40,7 @@ class ModelSpec:
         Raises:
             ConfigError: the KV heads cannot be cut over so many ranks.
         """
-        return rank_layers(self.drafts, tp, self.layouts.__getitem__, keep=_has_rows)
+        return rank_layers(self.outlines, tp, self.layouts.__getitem__, keep=_has_rows)
 
     def state_layers(self, tp: int) -> tuple[Layer, ...]:
         """The layers of one of ``tp`` ranks with only their states.
@@ -48,7 +48,7 @@ class ModelSpec:
         Raises:
             ConfigError: the states cannot be cut over so many ranks.
         """
-        return rank_layers(self.drafts, tp, self.layouts.__getitem__, keep=lambda piece: not _has_rows(piece))
+        return rank_layers(self.outlines, tp, self.layouts.__getitem__, keep=lambda piece: not _has_rows(piece))
 
 
 def _has_rows(piece: Piece) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from kvarena.plugins.models.draft import cut, cut_or_repeat
 from kvarena.plugins.models.fields import Fields
+from kvarena.plugins.models.outline import cut, cut_or_repeat
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.fields import DTYPE_BYTES
 

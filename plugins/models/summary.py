@@ -28,7 +28,7 @@ def summarize(spec: ModelSpec, plan: Plan) -> dict[str, Any]:
         "model_type": spec.model_type,
         "num_layers": spec.num_layers,
         "layer_kinds": list(spec.layer_kinds),
-        "full_bytes_per_token": _number(sum((pool.entry_bytes for pool in full), Fraction(0))),
+        "full_bytes_per_token": exact(sum((pool.entry_bytes for pool in full), Fraction(0))),
         "window_lengths": sorted({window_length(pool.lifetime) for pool in windows}),
         "window_bytes_per_token": _by_window((pool.lifetime, pool.entry_bytes) for pool in windows),
         "state": _state(spec, plan.slots),
@@ -63,7 +63,7 @@ def _token_bytes(spec: ModelSpec, tp: int) -> dict[str, Any]:
     parts = list(_entry_bytes(spec.token_layers(tp)))
     full = sum((size for lifetime, size in parts if lifetime.rank[0] > WINDOW_RANK), Fraction(0))
     windows = ((lifetime, size) for lifetime, size in parts if lifetime.rank[0] == WINDOW_RANK)
-    return {"full_bytes_per_token": _number(full), "window_bytes_per_token": _by_window(windows)}
+    return {"full_bytes_per_token": exact(full), "window_bytes_per_token": _by_window(windows)}
 
 
 def _state_bytes(spec: ModelSpec, tp: int) -> int:
@@ -85,10 +85,11 @@ def _by_window(parts: Iterable[tuple[Lifetime, Fraction]]) -> dict[str, int | fl
     for lifetime, size in parts:
         length = window_length(lifetime)
         sums[length] = sums.get(length, Fraction(0)) + size
-    return {str(length): _number(sums[length]) for length in sorted(sums)}
+    return {str(length): exact(sums[length]) for length in sorted(sums)}
 
 
-def _number(amount: Fraction) -> int | float:
+def exact(amount: Fraction) -> int | float:
+    """A figure as JSON has it: whole where it is whole."""
     return int(amount) if amount.denominator == 1 else float(amount)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import attrs
 
 from kvarena.plugins.models.classes import HEAD_DIM, KV_HEADS
-from kvarena.plugins.models.draft import cut_or_repeat
 from kvarena.plugins.models.fields import Fields
+from kvarena.plugins.models.outline import cut_or_repeat
 
 
 @attrs.frozen

@@ -1,10 +1,10 @@
 """The reader of a model type that nobody knows: by its fields where they suffice, refused where they don't."""
 
 from kvarena.plugins.models.attention import attention_layer
-from kvarena.plugins.models.draft import Draft
 from kvarena.plugins.models.fields import Fields
 from kvarena.plugins.models.latent import mla_layer
-from kvarena.plugins.models.patterns import draft, layer_count, listed_words
+from kvarena.plugins.models.outline import Outline
+from kvarena.plugins.models.patterns import layer_count, listed_words, outline
 from kvarena.plugins.models.tokens import heads_of
 
 _RECURRENT = ("mamba", "ssm", "linear_", "conv_L", "conv_kernel", "lru_", "state_size", "rwkv", "kda", "recurrent")
@@ -31,7 +31,7 @@ _UNREAD = (
 """Fields that change what layers keep, in a way that depends on the family."""
 
 
-def read_unknown(config: Fields) -> Draft:
+def read_unknown(config: Fields) -> Outline:
     """Attention or latent layers by the usual names of fields, with a note; nothing is guessed.
 
     Raises:
@@ -42,7 +42,7 @@ def read_unknown(config: Fields) -> Draft:
     notes = [f"model type {name!r} is not known; its layers are read from its fields"]
     config.whole("num_hidden_layers")
     if config.get("kv_lora_rank") is not None:
-        return draft(config, ["full"] * layer_count(config), mla_layer, notes=notes)
+        return outline(config, ["full"] * layer_count(config), mla_layer, notes=notes)
     words, cut = listed_words(config)
     if words is None:
         words = _words(config)
@@ -53,7 +53,7 @@ def read_unknown(config: Fields) -> Draft:
             raise config.error("head_dim", f"missing, and {other} may mean it or not; add the field")
         size = heads_of(config, config.cache_dtype).head_dim
         notes.append(f"head_dim is absent: {size}, hidden_size / num_attention_heads")
-    return draft(config, words, attention_layer, notes=[*notes, *cut])
+    return outline(config, words, attention_layer, notes=[*notes, *cut])
 
 
 def _refuse_what_depends_on_the_family(config: Fields) -> None:

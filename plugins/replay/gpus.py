@@ -1,33 +1,46 @@
 """Accelerators of the cost model: presets by name, or tables of a TOML file of the user's."""
 
 import math
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from kvarena.assembly.config import SettingError, read_toml, structure
 from kvarena.terms.errors import ConfigError, nearest
 
-_PRESETS = "gpus.toml"
+_PRESETS = Path(__file__).with_name("gpus.toml")
+_MISSING = math.nan
+"""What no file can say, as ``structure`` takes it for no number: the value of a key that is not there."""
+
+
+def _rate(instance: "Gpu", attribute: "attrs.Attribute[float]", value: float) -> None:
+    if math.isnan(value):
+        raise SettingError(attribute.name, 'is missing; give it, or a base = "h100" to take it from')
+    if not (0 < value < math.inf or (value == 0 and attribute.name == "overhead_us")):
+        raise SettingError(attribute.name, f"must be positive and finite, not {value}")
+
+
+def _share(instance: "Gpu", attribute: "attrs.Attribute[float]", value: float) -> None:
+    _rate(instance, attribute, value)
+    if value > 1:
+        raise SettingError(attribute.name, f"must be in (0, 1], not {value}")
 
 
 @attrs.frozen
 class Gpu:
-    """One accelerator: FLOP/s (dense bf16), bytes/s, the shares of both that kernels reach, and a constant."""
+    """One accelerator: FLOP/s (dense bf16), bytes/s, the shares of both that kernels reach, and a constant.
+
+    Every number must be given; ``name`` is the table's unless it says another.
+    """
 
     name: str
-    peak_flops: float
-    bandwidth: float
-    compute_efficiency: float
-    bandwidth_efficiency: float
-    overhead_us: float
-
-
-_KEYS = tuple(field.name for field in attrs.fields(Gpu) if field.name != "name")
-_SHARES = ("compute_efficiency", "bandwidth_efficiency")
+    peak_flops: float = attrs.field(default=_MISSING, validator=_rate)
+    bandwidth: float = attrs.field(default=_MISSING, validator=_rate)
+    compute_efficiency: float = attrs.field(default=_MISSING, validator=_share)
+    bandwidth_efficiency: float = attrs.field(default=_MISSING, validator=_share)
+    overhead_us: float = attrs.field(default=_MISSING, validator=_rate)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -48,9 +61,9 @@ def load_gpu(text: str) -> Gpu:
     if not ending:
         if text not in presets:
             raise ConfigError(f"gpu {text!r} is no preset and no .toml path; {nearest(text, presets)}")
-        return _gpu(_PRESETS, text, presets[text])
+        return _gpu(_PRESETS.name, text, presets[text])
     file, name = f"{path}.toml", name.removeprefix(":")
-    tables = _tables(file, _read(file))
+    tables = _tables(file, read_toml(file))
     if not name and len(tables) != 1:
         raise ConfigError(
             f"{file}: {len(tables)} accelerators; say which as {file}:NAME, of: {', '.join(sorted(tables))}"
@@ -60,23 +73,13 @@ def load_gpu(text: str) -> Gpu:
         raise ConfigError(f"{file}: no table [{name}]; {nearest(name, tables)}")
     table = dict(tables[name])
     base = table.pop("base", None)
-    if base is not None and base not in presets:
+    if base is not None and str(base) not in presets:
         raise ConfigError(f"{file}: {name}.base: no preset {base!r}; {nearest(str(base), presets)}")
     return _gpu(file, name, {**presets.get(str(base), {}), **table})
 
 
 def _presets() -> dict[str, Mapping[str, Any]]:
-    text = resources.files(__package__).joinpath(_PRESETS).read_text(encoding="utf-8")
-    return _tables(_PRESETS, tomllib.loads(text))
-
-
-def _read(file: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot read it ({error.strerror}); name a TOML file of accelerators") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not TOML ({error})") from None
+    return _tables(_PRESETS.name, read_toml(_PRESETS))
 
 
 def _tables(file: str, record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -91,16 +94,4 @@ def _tables(file: str, record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
 
 
 def _gpu(file: str, name: str, table: Mapping[str, Any]) -> Gpu:
-    for key in table:
-        if key not in _KEYS:
-            raise ConfigError(f"{file}: {name}.{key}: unknown key; {nearest(key, _KEYS)}")
-    for key in _KEYS:
-        place = f"{file}: {name}.{key}"
-        if key not in table:
-            raise ConfigError(f'{place}: missing; give it, or a base = "h100" to take it from')
-        value = table[key]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ConfigError(f"{place} is {value!r}, not a number")
-        if value < 0 or (value == 0 and key != "overhead_us") or (key in _SHARES and value > 1):
-            raise ConfigError(f"{place} is {value}; it must be {'in (0, 1]' if key in _SHARES else 'positive'}")
-    return Gpu(name=name, **{key: float(table[key]) for key in _KEYS})
+    return structure(Gpu, {"name": name, **table}, file, at=name)

@@ -52,10 +52,10 @@ def _pools(spec: ModelSpec) -> tuple[PoolCost, ...]:
 
 def _parts(spec: ModelSpec) -> Iterator[tuple[Piece, Part, bool]]:
     """Every part that a layer reads, with its whole-model piece, and whether the layer owns it."""
-    for draft, layer in zip(spec.drafts, spec.layers, strict=True):
-        owner = layer.index if draft.shares is None else draft.shares
-        for piece, part in zip(spec.drafts[owner].pieces, spec.layers[owner].parts, strict=True):
-            yield piece, part, draft.shares is None
+    for outline, layer in zip(spec.outlines, spec.layers, strict=True):
+        owner = layer.index if outline.shares is None else outline.shares
+        for piece, part in zip(spec.outlines[owner].pieces, spec.layers[owner].parts, strict=True):
+            yield piece, part, outline.shares is None
 
 
 def _flops(piece: Piece, part: Part, tp: int) -> float:

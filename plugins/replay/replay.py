@@ -9,7 +9,7 @@ import attrs
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, PoliciesConfig, StorageConfig
+from kvarena.assembly.config import ArenaConfig, PoliciesConfig, StorageConfig, at_least
 from kvarena.plugins.models import ModelSpec
 from kvarena.plugins.replay.cost import CostModel
 from kvarena.plugins.replay.gpus import Gpu, load_gpu
@@ -21,7 +21,6 @@ from kvarena.plugins.replay.traces import Trace
 from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.scheduler import Progress, Scheduler, ServingConfig
 from kvarena.storage.storage import Storage
-from kvarena.terms.errors import ConfigError
 
 REPLAY_VERSION = 1
 
@@ -35,13 +34,16 @@ class ReplaySettings:
     in a step, ``step_tokens`` what the prefills of a step share; ``output_fraction`` the share of its
     output that a request is charged at admission. ``with_timings`` adds the wall times of this machine, which
     no two runs share.
+
+    Raises:
+        SettingError: a value out of range; it names the setting, and whoever read it says where it stood.
     """
 
     memory: int
     gpu: Gpu = attrs.field(factory=lambda: load_gpu("h100"))
     page_tokens: int | None = None
     context_tokens: int | None = None
-    max_running: int = 256
+    max_running: int = attrs.field(default=256, validator=at_least(1))
     chunk_tokens: int = 2048
     step_tokens: int = 8192
     output_fraction: float = 1.0
@@ -49,16 +51,13 @@ class ReplaySettings:
     with_timings: bool = False
 
     def __attrs_post_init__(self) -> None:
-        for name in ("max_running", "chunk_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1")
-        if self.step_tokens < self.chunk_tokens:
-            raise ConfigError(
-                f"--step-tokens {self.step_tokens} is less than one chunk; raise it, or lower --chunk-tokens "
-                f"{self.chunk_tokens}"
-            )
-        if not 0 < self.output_fraction <= 1:
-            raise ConfigError(f"--output-fraction is {self.output_fraction}; it must be in (0, 1]")
+        # settings are checked where they are told, not where they are used
+        _ = self.serving, _storage_config(self, self.context_tokens or 1)
+
+    @property
+    def serving(self) -> ServingConfig:
+        """The settings of the loop."""
+        return ServingConfig(self.chunk_tokens, self.step_tokens, self.output_fraction)
 
 
 def replay(
@@ -78,12 +77,7 @@ def replay(
     requests = tuple(requests_of(trace.rows))
     context = settings.context_tokens or _context(requests, spec.context_max)
     storage = build_storage(spec.layers, _storage_config(settings, context), catalog, source=trace.source)
-    config = ServingConfig(
-        chunk_tokens=settings.chunk_tokens,
-        step_tokens=settings.step_tokens,
-        output_fraction=settings.output_fraction,
-    )
-    scheduler = Scheduler(storage, ReplayRunner(CostModel(model_cost(spec)), settings.gpu), config)
+    scheduler = Scheduler(storage, ReplayRunner(CostModel(model_cost(spec)), settings.gpu), settings.serving)
     began = time.perf_counter()
     try:
         report = scheduler.run(requests, on_step)
@@ -95,7 +89,7 @@ def replay(
         "trace": _trace(trace),
         "gpu": attrs.asdict(settings.gpu),
         "arena": _arena(storage),
-        "loop": attrs.asdict(config, filter=lambda field, _: field.name != "keep_forwards"),
+        "loop": attrs.asdict(settings.serving, filter=lambda field, _: field.name != "keep_forwards"),
         **summarize(report),
     }
     if settings.with_timings:

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 import attrs
 
-TOKENS_MAX = 2**31 - 1
+ROW_TOKENS_MAX = 2**31 - 1
 """The longest prompt or output that a reader believes."""
+NUMBER_MAX = 1e15
+"""The largest time or rate that a reader believes: no clock that adds a step to it loses that step."""
 
 
 @attrs.frozen
@@ -80,13 +82,13 @@ def tokens(name: str, value: Any) -> int:
         raise BadValueError(f"{name} is {value!r}, not a whole number of tokens")
     if value < 1:
         raise BadValueError(f"{name} is {value}; a request has at least 1 token")
-    if value > TOKENS_MAX:
-        raise BadValueError(f"{name} is {value}, more than {TOKENS_MAX}")
+    if value > ROW_TOKENS_MAX:
+        raise BadValueError(f"{name} is {value}, more than {ROW_TOKENS_MAX}")
     return value
 
 
 def number(name: str, value: Any) -> float:
-    """A finite number >= 0, such as a time or a rate, from a CSV field or a JSON value.
+    """A number >= 0 within belief, such as a time or a rate, from a CSV field or a JSON value.
 
     Raises:
         BadValueError: it is none.
@@ -95,8 +97,8 @@ def number(name: str, value: Any) -> float:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if isinstance(value, bool) or not math.isfinite(found) or found < 0:
-        raise BadValueError(f"{name} is {value!r}, not a finite number >= 0")
+    if isinstance(value, bool) or not 0 <= found <= NUMBER_MAX:
+        raise BadValueError(f"{name} is {value!r}, not a number from 0 to {NUMBER_MAX:g}")
     return found
 
 

@@ -72,7 +72,7 @@ class Table:
 
 
 def _is_zero(text: str) -> bool:
-    return text.isdigit() and int(text) == 0
+    return text != "" and not text.strip("0")
 
 
 def stamps() -> Clock:

@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
+from kvarena.assembly.config import SettingError
 from kvarena.plugins.replay.trace_mooncake import Mooncake
-from kvarena.plugins.replay.trace_rows import TOKENS_MAX, BadRow, Reader, TraceRow
+from kvarena.plugins.replay.trace_rows import NUMBER_MAX, ROW_TOKENS_MAX, BadRow, Reader, TraceRow
 from kvarena.plugins.replay.trace_servegen import ServeGen
 from kvarena.plugins.replay.trace_sessions import Sessions, session_files
 from kvarena.plugins.replay.trace_tables import AZURE, BURSTGPT
@@ -24,7 +25,7 @@ ON_BAD = ("stop", "skip")
 
 def _choice(_: object, attribute: Any, value: Any) -> None:
     if value not in ON_BAD:
-        raise ConfigError(f"{_flag(attribute)} {value!r}; {nearest(str(value), ON_BAD)}")
+        raise SettingError(attribute.name, f"is {value!r}; {nearest(str(value), ON_BAD)}")
 
 
 def _at_least(least: float, *, above: bool = False) -> Any:
@@ -32,13 +33,9 @@ def _at_least(least: float, *, above: bool = False) -> Any:
 
     def check(_: object, attribute: Any, value: Any) -> None:
         if value is not None and not (least < value < math.inf or (value == least and not above)):
-            raise ConfigError(f"{_flag(attribute)} is {value}; it must be {'>' if above else '>='} {least:g}")
+            raise SettingError(attribute.name, f"is {value}; it must be {'>' if above else '>='} {least:g}")
 
     return check
-
-
-def _flag(attribute: Any) -> str:
-    return "--" + str(attribute.name).replace("_", "-")
 
 
 @attrs.frozen
@@ -50,6 +47,9 @@ class TraceOptions:
     taken, the first ``limit`` of them in file order; their arrivals are then counted from ``start`` and
     multiplied by ``time_scale``. Lengths are multiplied by ``length_scale``, then clipped; a block of a
     shared prefix shrinks with them. ``seed`` draws the formats that are distributions.
+
+    Raises:
+        SettingError: a value out of range; it names the setting, and whoever read it says where it stood.
     """
 
     format: str | None = None
@@ -134,13 +134,16 @@ def _collect(found: Iterator[TraceRow | BadRow], options: TraceOptions) -> tuple
 def _shape(row: TraceRow, options: TraceOptions) -> TraceRow:
     """The row with its arrival shifted and scaled, its lengths scaled and clipped, its ids cut to fit."""
     prompt = _length(row.prompt_tokens, options.length_scale, options.prompt_max)
+    arrival = (row.arrival - options.start) * options.time_scale
+    if not arrival <= NUMBER_MAX:
+        raise ConfigError(f"time_scale {options.time_scale:g}: line {row.line} would arrive at second {arrival:g}")
     ids, block = row.prefix_ids, row.block_tokens
     if ids is not None and block is not None:
         block = _length(block, options.length_scale, None)
         ids = ids[: ceil_div(prompt, block)]
     return attrs.evolve(
         row,
-        arrival=(row.arrival - options.start) * options.time_scale,
+        arrival=arrival,
         prompt_tokens=prompt,
         output_tokens=_length(row.output_tokens, options.length_scale, options.output_max),
         prefix_ids=ids,
@@ -151,4 +154,4 @@ def _shape(row: TraceRow, options: TraceOptions) -> TraceRow:
 def _length(count: int, scale: float, most: int | None) -> int:
     """A length after scaling and clipping: at least 1."""
     scaled = count if scale == 1 else max(1, round(count * scale))
-    return min(scaled, TOKENS_MAX if most is None else most)
+    return min(scaled, ROW_TOKENS_MAX if most is None else most)

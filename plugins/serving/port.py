@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from kvarena.planning.demand import RequestShape
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.terms.ports import IntArray
 
@@ -29,8 +30,8 @@ class Request:
 
     @property
     def rows(self) -> int:
-        """The rows that the whole request needs: the last sampled token is never forwarded."""
-        return self.prompt_tokens + self.output_tokens - 1
+        """The rows that the whole request needs, as admission counts them."""
+        return RequestShape(self.prompt_tokens, self.output_tokens).rows
 
 
 @attrs.frozen

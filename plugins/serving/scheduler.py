@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from kvarena.admission.admission import Admission
+from kvarena.assembly.config import SettingError, at_least
 from kvarena.plugins.serving.port import Batch, Request, Runner
 from kvarena.plugins.serving.report import DONE, FAILED, REFUSED, Report, Served
 from kvarena.plugins.serving.running import Job, Running
@@ -23,8 +24,11 @@ from kvarena.plugins.serving.use import UseMeter
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Refused
+from kvarena.terms.events import event_log
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
+
+_log = event_log()
 
 
 @attrs.frozen
@@ -35,15 +39,21 @@ class ServingConfig:
     request's forwards in the report, to repeat them elsewhere.
     """
 
-    chunk_tokens: int = attrs.field(default=512, validator=attrs.validators.ge(1))
-    step_tokens: int = attrs.field(default=2048, validator=attrs.validators.ge(1))
-    output_fraction: float = attrs.field(default=1.0, validator=[attrs.validators.gt(0), attrs.validators.le(1)])
+    chunk_tokens: int = attrs.field(default=512, validator=at_least(1))
+    step_tokens: int = attrs.field(default=2048, validator=at_least(1))
+    output_fraction: float = attrs.field(default=1.0)
     keep_forwards: bool = False
 
     @step_tokens.validator
     def _holds_a_chunk(self, _: object, step_tokens: int) -> None:
         if step_tokens < self.chunk_tokens:
-            raise ValueError(f"step_tokens = {step_tokens} is less than one chunk (chunk_tokens = {self.chunk_tokens})")
+            cure = f"raise it, or lower chunk_tokens, which is {self.chunk_tokens}"
+            raise SettingError("step_tokens", f"is {step_tokens}, less than one chunk; {cure}")
+
+    @output_fraction.validator
+    def _is_a_share(self, _: object, output_fraction: float) -> None:
+        if not 0 < output_fraction <= 1:
+            raise SettingError("output_fraction", f"is {output_fraction}; it must be above 0 and at most 1")
 
 
 @attrs.frozen
@@ -109,6 +119,7 @@ class Scheduler:
         job = Job(request, queued_at_step=self._steps)
         never = self.admission.never(request.prompt_tokens, request.output_tokens)
         if never is not None:
+            _log.info("request_refused", request=request.id, reason=str(never))
             self._end(job, REFUSED, str(never))
         else:
             self._queue.append(job)
@@ -123,6 +134,7 @@ class Scheduler:
             answer = self.admission.ask(job.known_tokens, job.tokens_left, self.storage.requests.held)
             if not isinstance(answer, Admit):
                 invariant("scheduler.wait_with_nothing_running", self._running, request=job.request.id, answer=answer)
+                _log.debug("request_waits", request=job.request.id, reason=answer.reason)
                 self._waiting_at = asked_at
                 return
             row = self.storage.open()
@@ -176,10 +188,12 @@ class Scheduler:
         row = self._running.victim()
         job = self._leave(row)
         if not self._running:
+            _log.warning("request_failed", request=job.request.id, reason=str(refused))
             self._end(job, FAILED, str(refused))
             return
         job.retractions += 1
         self._retractions += 1
+        _log.info("request_retracted", request=job.request.id, generated=job.generated, reason=str(refused))
         self._queue.appendleft(job)
         self._waiting_at = (job.request.id, self.storage.chain.epoch)
         # the guess was too low: those that go on are charged in full, so that nobody is let in on it again

@@ -22,7 +22,7 @@ from kvarena.plugins.transformers.geometry import held_bytes, held_tensors, lear
 from kvarena.plugins.transformers.layers import ArenaAttention, ArenaIndexed, ArenaState, arena_layers
 from kvarena.plugins.transformers.memory import ArenaFullError, OwnedRows
 from kvarena.storage.storage import Storage
-from kvarena.terms.errors import KvarenaError
+from kvarena.terms.errors import ConfigError, KvarenaError
 from kvarena.terms.layers import Layer
 from kvarena.terms.lifetimes import Full
 from kvarena.terms.units import format_bytes
@@ -78,7 +78,7 @@ class ArenaCache(_FirstForward):
     ``ArenaFullError``; ``reset`` or ``close`` is what can follow.
 
     Raises:
-        ConfigError: the budget is no amount of bytes, or a setting is no count.
+        ConfigError: ``config`` is none, the budget is no amount of bytes, or a setting is no count.
         KvarenaError: a layer keeps its memory in a way that has no place in an arena; names the layer.
     """
 
@@ -91,6 +91,8 @@ class ArenaCache(_FirstForward):
         max_running: int | None = None,
         context_tokens: int | None = None,
     ) -> None:
+        if not hasattr(config, "get_text_config"):
+            raise ConfigError(f"ArenaCache: config is a {type(config).__name__}; give the model's own, model.config")
         settings = {"page_tokens": page_tokens, "max_running": max_running, "context_tokens": context_tokens}
         given = {name: value for name, value in settings.items() if value is not None}
         self._arena = structure(ArenaConfig, {"memory": memory, "mirrors": False, **given}, "ArenaCache")

@@ -234,8 +234,7 @@ class OwnedRows(RowMemory):
     def close(self) -> None:
         """Give every page and slot back; the next batch starts anew."""
         self._lent.clear()
-        for row in self.rows:
-            self._storage.close(row)
+        self._storage.close_all()
         self.rows, self.length, self._ids = [], 0, None
 
     def _open(self, batch: int) -> None:
@@ -289,7 +288,8 @@ class OwnedRows(RowMemory):
 
 
 def _full(what: str, refused: Refused) -> ArenaFullError:
-    return ArenaFullError(f"the arena is full: {what}: {refused}; give ArenaCache more memory", refused)
+    cure = "give ArenaCache more memory, or for more sequences a larger max_running"
+    return ArenaFullError(f"the arena is full: {what}: {refused}; {cure}", refused)
 
 
 def _changed(place: Place, shape: Any, dtype: Any, new_shape: Any, new_dtype: Any) -> KvarenaError:

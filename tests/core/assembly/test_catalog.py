@@ -212,3 +212,10 @@ def test_a_missing_extra_is_named_with_its_command(site: Path) -> None:
         named.load("backends", "x")
     with pytest.raises(PluginError, match=r"backend 'x' \(needs-it 1\): .*pip install 'needs-it\[speed\]'"):
         theirs.load("backends", "x")
+
+
+def test_a_plugin_that_leaves_at_import_is_a_refusal(site: Path) -> None:
+    """``sys.exit`` in a stranger's module takes no command along."""
+    distribution(site, "leaver", "1", "[kvarena.layouts]\nleaver = leaver:X\n", "raise SystemExit(7)\n")
+    with pytest.raises(PluginError, match="SystemExit: 7"):
+        Catalog.installed().load("layouts", "leaver")

@@ -146,3 +146,19 @@ def test_toml_is_read_or_refused_with_the_line(tmp_path: Path) -> None:
         read_toml(bad)
     with pytest.raises(ConfigError, match=r"raw.toml: is no text in UTF-8"):
         read_toml(raw)
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 5000 + "]" * 5000, "x = " + "9" * 5000])
+def test_toml_that_breaks_its_reader_is_refused(tmp_path: Path, text: str) -> None:
+    """Nests without end and numbers of 5,000 digits are told as any other mistake."""
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match=r"x.toml: is no TOML"):
+        read_toml(file)
+
+
+def test_a_value_that_is_refused_in_python_names_its_setting() -> None:
+    """Where no file says the place, the finding does."""
+    with pytest.raises(SettingError, match="page_tokens: must be a whole number >= 1"):
+        ArenaConfig(memory=1, page_tokens=0)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 from kvarena.assembly import hookspecs
 from kvarena.assembly.catalog import Catalog, Entry, installed_entries
 from kvarena.assembly.config import ArenaConfig, Choice, PluginsConfig, PoliciesConfig, StorageConfig
-from kvarena.assembly.loader import declared_layers, hook_manager, make, make_policies
+from kvarena.assembly.loader import call_hook, declared_layers, hook_manager, make, make_policies
 from kvarena.terms.errors import ConfigError, PluginError
 from kvarena.terms.lifetimes import Full, State, Window
 from kvarena.terms.marks import hookimpl
@@ -202,3 +202,39 @@ def test_every_hook_has_a_docstring() -> None:
     hooks = [value for name, value in vars(hookspecs).items() if name.startswith("kvarena_")]
     assert hooks
     assert all(hook.__doc__ for hook in hooks)
+
+
+class Failing:
+    """A hook plugin that fails when a storage opens, and a layout that fails when asked."""
+
+    name = "failing"
+
+    @hookimpl
+    def kvarena_storage_opened(self, storage: str) -> None:
+        """Fail."""
+        raise RuntimeError("boom")
+
+    def fields(self) -> tuple[()]:
+        """Fail."""
+        raise RuntimeError("boom")
+
+
+def test_a_plugin_that_raises_is_one_error_that_names_it() -> None:
+    """In its hook as in its layout: no traceback of somebody else's code."""
+    offers = [Entry(kind, "failing", "stranger", "1", f"{__name__}:Failing") for kind in ("plugins", "layouts")]
+    catalog = Catalog([*OURS, *offers])
+    plugins = PluginsConfig(enable=("failing",))
+    with pytest.raises(PluginError, match=r"hook plugin 'failing': kvarena_storage_opened: RuntimeError: boom"):
+        call_hook(hook_manager(catalog, plugins), "kvarena_storage_opened", "s")
+
+    config = StorageConfig(arena=ArenaConfig(memory="1MiB"), layers=[{"index": 0, "layout": "failing"}])
+    with pytest.raises(PluginError, match=r"layers\[0\]: layout 'failing': RuntimeError: boom"):
+        declared_layers(config, catalog)
+
+
+@pytest.mark.parametrize("index", [1 << 20, 10**30])
+def test_an_absurd_layer_is_refused(catalog: Catalog, index: int) -> None:
+    """A slip of the finger makes no model of a million layers."""
+    config = StorageConfig(arena=ArenaConfig(memory="1MiB"), layers=[{"index": index}])
+    with pytest.raises(ConfigError, match=r"layers\[0\]: index: .* is absurd"):
+        declared_layers(config, catalog)

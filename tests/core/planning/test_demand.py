@@ -82,3 +82,27 @@ def test_whole_pages_are_those_with_every_row_inside(pieces, page_tokens):
     assert found == {
         page for page in range(60) if all(page * page_tokens + row in inside for row in range(page_tokens))
     }
+
+
+@given(
+    lifetime=st.one_of(
+        st.builds(Window, st.integers(1, 20)),
+        st.builds(Chunk, st.integers(1, 20)),
+        st.builds(lambda a, b: Union((Window(a), Chunk(b))), st.integers(1, 9), st.integers(1, 9)),
+    ),
+    page_tokens=st.integers(1, 9),
+    prompt=st.integers(0, 200),
+    output=st.integers(0, 200),
+    chunk=st.integers(1, 20),
+)
+def test_what_repeats_is_left_out_and_the_peak_is_the_same(lifetime, page_tokens, prompt, output, chunk):
+    """The short cut through a long life answers as walking through all of it does."""
+    walked = walked_peak(lifetime, page_tokens, prompt, prompt + output, chunk)
+
+    assert peak_pages(lifetime, page_tokens, prompt, prompt + output, chunk) == walked
+
+
+def test_an_absurd_length_is_answered_at_once():
+    """The longest request that a trace may have, or a context of 2**40 tokens, costs no walk through it."""
+    assert peak_pages(Window(128), 16, 2**31, 2**32, 512) == peak_pages(Window(128), 16, 2**14, 2**15, 512)
+    assert peak_pages(Window(128), 16, 1, 2**40, 1) == 9

@@ -427,3 +427,20 @@ def test_core_never_touches_a_codec():
     assert storage.flush() > 0
     assert storage.routed()[0]["kv"].pool == "full"
     storage.release()
+
+
+def test_a_call_that_fails_at_release_keeps_neither_the_others_nor_the_memory():
+    """A plugin that raises when a storage closes loses nothing of anybody else."""
+    storage = storage_of(CHAINS["full alone"])
+    told = []
+
+    def fail():
+        raise RuntimeError("boom")
+
+    storage.on_release(lambda: told.append("first"))
+    storage.on_release(fail)
+    with pytest.raises(RuntimeError):
+        storage.release()
+
+    assert told == ["first"]
+    assert storage.device.arena_bytes == 0

@@ -158,3 +158,10 @@ def test_the_common_multiple_is_the_least(rates: list[int]) -> None:
 
     assert all(multiple % rate == 0 for rate in rates)
     assert not any(all(less % rate == 0 for rate in rates) for less in range(1, min(multiple, 300)))
+
+
+@pytest.mark.parametrize("make", [Window, Chunk])
+def test_an_absurd_length_is_refused(make: type) -> None:
+    """Lengths are added up in 64 bits."""
+    with pytest.raises(ValueError, match="absurd"):
+        make(1 << 41)

@@ -12,6 +12,7 @@ import pytest
 
 import kvarena.plugins.cli.main as cli_main
 from kvarena.assembly.catalog import Catalog, Entry, installed_entries
+from kvarena.plugins.cli.start import main as start_main
 from kvarena.terms.errors import ConfigError, InvariantError
 
 Capture = pytest.CaptureFixture[str]
@@ -144,3 +145,43 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.returncode == 130
     assert process.stderr.read().strip() == "kvarena: interrupted"
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", b"\\u2190"), ("utf-8", "←".encode())])
+def test_letters_that_the_terminal_lacks_are_escaped(config: Callable[..., Path], encoding: str, shown: bytes) -> None:
+    """An arrow or a file's odd name never ends a command with a traceback."""
+    code = "from kvarena.plugins.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", config("\udc80.json"), "--memory", "1GiB"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
+    assert b"\\udc80" in done.stdout
+
+
+@pytest.mark.parametrize(("redirect", "code"), [(">&-", 0), (">/dev/full", 2), ("2>&-", 0), ("2>/dev/full", 0)])
+def test_streams_that_are_closed_or_full_give_no_traceback(
+    config: Callable[..., Path], redirect: str, code: int
+) -> None:
+    """A full disk is one line and exit code 2; a closed stream is nobody's business."""
+    script = f'"$0" -c "from kvarena.plugins.cli.start import main; main()" plan "$1" --memory 1GiB {redirect}'
+    done = subprocess.run(["sh", "-c", script, sys.executable, config()], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert ("No space left" in done.stderr) == (code == 2)
+
+
+def test_ctrl_c_while_the_command_is_imported_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The console script starts with next to nothing, and answers from then on."""
+
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupt)
+    with pytest.raises(SystemExit) as left:
+        start_main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "kvarena: interrupted\n"

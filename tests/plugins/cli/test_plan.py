@@ -12,10 +12,11 @@ import pytest
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.config import StorageConfig, read_toml, structure
+from kvarena.planning.demand import decode_demand
 from kvarena.planning.packing import packs
 from kvarena.planning.plan import plan_storage
 from kvarena.planning.sizing import size_plan
-from kvarena.plugins.cli.compare import compare, units_at
+from kvarena.plugins.cli.compare import compare
 from kvarena.plugins.cli.main import run
 from kvarena.plugins.cli.plan_report import picture
 from kvarena.terms.fields import Field
@@ -289,7 +290,7 @@ def test_a_static_split_is_cut_for_one_length_and_fails_at_others() -> None:
     assert split.concurrency[64] == split.concurrency[4096]
     assert arena.concurrency[64] > 3 * split.concurrency[64]
     for length, count in arena.concurrency.items():
-        units = units_at(plan, length, 1)
+        units = decode_demand(plan, length)
         assert packs(plan, sizing.arena_bytes, tuple(count * unit for unit in units))
         assert not packs(plan, sizing.arena_bytes, tuple((count + 1) * unit for unit in units))
 
@@ -333,3 +334,31 @@ def test_planning_imports_no_torch(config: Callable[..., Path]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("section", "finding"),
+    [
+        ('[plugins]\nenable = ["nobody"]', "plugins.enable: no installed plugin is named 'nobody'"),
+        ('[plugins]\ndisable = ["mha"]', "[plugins] disable leaves it out"),
+        ('[policies]\nholes = "nearst"', "policies.holes: no policy is named 'nearst'; did you mean 'nearest'?"),
+        ('backend = "cup"', "backend: no backend is named 'cup'; did you mean 'cpu'?"),
+    ],
+)
+def test_what_a_plan_does_not_use_is_still_checked(tmp_path: Path, capsys: Capture, section: str, finding: str) -> None:
+    """A file that would fail when its storage is built fails when it is planned."""
+    file = tmp_path / "layers.toml"
+    layers = '[arena]\nmemory = "1GiB"\n[[layers]]\nindex = 0\nlayout = "mha"\nkv_heads = 1\nhead_dim = 64\n'
+    file.write_text(f"{section}\n{layers}")
+
+    assert run(["plan", str(file)]) == 2
+    assert finding in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--page-size", str(10**21)], ["--page-size", str((1 << 20) + 1)], ["--tp", str(10**9)]]
+)
+def test_an_absurd_count_is_refused(config: Callable[..., Path], capsys: Capture, wrong: list[str]) -> None:
+    """Before it overflows, or plans a model cut over a billion ranks."""
+    assert run(["plan", str(config()), "--memory", "1GiB", *wrong]) == 2
+    assert "Traceback" not in capsys.readouterr().err

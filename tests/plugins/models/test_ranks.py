@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvarena.planning.plan import plan_storage
-from kvarena.plugins.models.draft import cut, cut_or_repeat
+from kvarena.plugins.models.outline import cut, cut_or_repeat
 from kvarena.plugins.models.states import KdaState, Mamba2State
 from kvarena.terms.errors import ConfigError
 

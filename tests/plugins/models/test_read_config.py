@@ -101,10 +101,10 @@ def test_read_model_asks_for_an_object(value: Any, read: Any) -> None:
         read(value)
 
 
-@pytest.mark.parametrize("tp", [0, -1, True, 1.5, "8"])
+@pytest.mark.parametrize("tp", [0, -1, True, 1.5, "8", 10**9])
 def test_ranks_are_a_whole_number(tp: Any, published: Any, read: Any) -> None:
     """No ranks, or half a rank, cannot share a model."""
-    with pytest.raises(ConfigError, match="tp: a whole number >= 1"):
+    with pytest.raises(ConfigError, match="tp: a whole number from 1"):
         read(published("llama-3.1-8b"), tp=tp)
 
 
@@ -150,3 +150,18 @@ def test_a_wrong_value_is_named_with_its_place(changes: dict[str, Any], place: s
 def test_numbers_written_as_floats_are_whole(published: Any, read: Any) -> None:
     """Some tools write 32.0 where 32 is meant."""
     assert read(published("llama-3.1-8b", num_hidden_layers=32.0)) == read(published("llama-3.1-8b"))
+
+
+@pytest.mark.parametrize("value", [3, [], {"a": 1}, True])
+def test_a_model_type_is_a_text(value: Any, published: Any, read: Any) -> None:
+    """A list or a number names no family, and is not planned as one without a name."""
+    with pytest.raises(ConfigError, match="model_type: a text is needed here"):
+        read({**published("llama-3.1-8b"), "model_type": value})
+
+
+def test_a_number_of_5000_digits_is_refused(tmp_path: Any) -> None:
+    """Python reads no such number, and says so in its own words otherwise."""
+    file = tmp_path / "config.json"
+    file.write_text('{"hidden_size": ' + "9" * 5000 + "}")
+    with pytest.raises(ConfigError, match=r"config.json: cannot be read: .*digits"):
+        read_config(file)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvarena.plugins.models import Draft, Fields, LayerDraft, read_model
+from kvarena.plugins.models import Fields, LayerOutline, Outline, read_model
 from kvarena.terms.errors import ConfigError, PluginError
 
 NEW = {
@@ -112,10 +112,10 @@ class Stranger:
 
 @pytest.mark.req("PLG-1")
 def test_a_strangers_reader_is_found_by_its_type(catalog: Any) -> None:
-    """A reader is a function from fields to a draft, and a plugin's is asked like ours."""
+    """A reader is a function from fields to an outline, and a plugin's is asked like ours."""
 
-    def reader(config: Fields) -> Draft:
-        return Draft((LayerDraft("none"),) * config.whole("num_hidden_layers"))
+    def reader(config: Fields) -> Outline:
+        return Outline((LayerOutline("none"),) * config.whole("num_hidden_layers"))
 
     spec = read_model(NEW, catalog=Stranger(catalog, reader))
 

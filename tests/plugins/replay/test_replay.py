@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 import pytest
 
+from kvarena.assembly.config import SettingError
 from kvarena.plugins.cli.main import run
 from kvarena.plugins.models import read_model
 from kvarena.plugins.replay.cost import CostModel, ModelCost, PoolCost
@@ -148,16 +149,17 @@ def test_timings_are_there_only_when_asked_for():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"chunk_tokens": 0}, "--chunk-tokens is 0"),
-        ({"max_running": -1}, "--max-running is -1"),
-        ({"chunk_tokens": 512, "step_tokens": 100}, "--step-tokens 100 is less than one chunk"),
-        ({"output_fraction": 0.0}, "--output-fraction is 0"),
+        ({"chunk_tokens": 0}, "must be a whole number >= 1, not 0"),
+        ({"max_running": -1}, "must be a whole number >= 1, not -1"),
+        ({"step_tokens": 100, "chunk_tokens": 512}, "is 100, less than one chunk"),
+        ({"output_fraction": 0.0}, "is 0.0; it must be above 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong, says):
-    """The error names the flag."""
-    with pytest.raises(ConfigError, match=says):
+    """The error names the setting; who read it says where it stood."""
+    with pytest.raises(SettingError, match=says) as error:
         ReplaySettings(memory=MIB, **wrong)
+    assert error.value.setting == next(iter(wrong))
 
 
 def test_prefix_ids_of_different_sessions_differ():
@@ -267,6 +269,8 @@ def test_the_command_prints_tables_for_a_person(model, capsys):
         (["--trace", str(DATA / "azure.csv"), "--gpu", "h10"], "did you mean 'h100'"),
         (["--trace", str(DATA / "azure.csv"), "--format", "azur"], "did you mean 'azure'"),
         (["--trace", str(DATA / "azure.csv"), "--limit", "0"], "--limit is 0"),
+        (["--trace", str(DATA / "azure.csv"), "--chunk-tokens", "0"], "--chunk-tokens must be a whole number >= 1"),
+        (["--trace", str(DATA / "azure.csv"), "--step-tokens", "9"], "--step-tokens is 9, less than one chunk"),
         (["--trace", str(DATA / "azure.csv"), "--parameters", "-3"], "--parameters is -3"),
         (["--trace", str(DATA / "azure.csv"), "--parameters", "10", "--active-parameters", "11"], "more than the 10"),
     ],

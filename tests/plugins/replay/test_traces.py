@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvarena.assembly.config import SettingError
 from kvarena.plugins.replay.traces import READERS, TraceOptions, read_trace
 from kvarena.terms.errors import ConfigError
 
@@ -292,9 +293,10 @@ def test_a_histogram_that_gives_no_length_is_refused(tmp_path, text):
     ],
 )
 def test_options_out_of_range_are_refused(wrong):
-    """The error names the flag."""
-    with pytest.raises(ConfigError, match="--" + next(iter(wrong)).replace("_", "-")):
+    """The error names the setting; who read it says where it stood."""
+    with pytest.raises(SettingError) as error:
         TraceOptions(**wrong)
+    assert error.value.setting == next(iter(wrong))
 
 
 @pytest.mark.parametrize(
@@ -316,3 +318,23 @@ def test_the_large_traces_are_read_whole(file, rows, skipped):
 
     trace = read_trace(Path(folder) / file, SKIP)
     assert (len(trace.rows), len(trace.skipped)) == (rows, skipped)
+
+
+@pytest.mark.parametrize("prompt", ["²", "1e9"])
+def test_odd_digits_are_a_bad_row(tmp_path: Path, prompt: str) -> None:
+    """What some call a digit is no number of tokens, and its line is named."""
+    file = tmp_path / "t.csv"
+    file.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,{prompt},2\n")
+    with pytest.raises(ConfigError, match=r"line 2: ContextTokens is .*, not a whole number"):
+        read_trace(file)
+
+
+def test_an_absurd_time_is_refused(tmp_path: Path) -> None:
+    """A clock of 1e308 seconds would lose every step that is added to it."""
+    file = tmp_path / "t.csv"
+    file.write_text("Timestamp,Model,Request tokens,Response tokens\n1e308,m,4,2\n")
+    with pytest.raises(ConfigError, match=r"line 2: .* not a number from 0 to"):
+        read_trace(file)
+    file.write_text("Timestamp,Model,Request tokens,Response tokens\n1e9,m,4,2\n")
+    with pytest.raises(ConfigError, match="time_scale 1e"):
+        read_trace(file, TraceOptions(time_scale=1e300))

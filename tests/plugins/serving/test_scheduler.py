@@ -132,6 +132,7 @@ def test_what_can_never_fit_is_refused_at_arrival_and_holds_up_nobody():
     report = loop.run([Request(0, 0.0, 60, 5), Request(1, 0.0, 65, 1), Request(2, 0.0, 8, 2)])
     assert [served.fate for served in report.served] == [REFUSED, REFUSED, DONE]
     assert "full" in report.served[0].reason
+    assert "a prompt of at most" in report.served[0].reason
     assert "context_tokens" in report.served[1].reason
     assert report.served[2].waited is False
     assert_quiet(loop)
@@ -189,3 +190,14 @@ def test_a_step_smaller_than_a_chunk_is_refused():
     """Such a loop could never prefill."""
     with pytest.raises(ValueError, match="less than one chunk"):
         ServingConfig(chunk_tokens=32, step_tokens=16)
+
+
+def test_refusals_and_retractions_are_told_as_events(caplog):
+    """Each has the request and the sum behind it."""
+    with caplog.at_level("INFO", logger="kvarena"):
+        loop_of(150).run([Request(0, 0.0, 60, 5)])
+        report = loop_of(300, output_fraction=0.3).run([Request(number, 0.0, 8, 24) for number in range(3)])
+    told = [line.split()[0] for line in caplog.messages]
+    assert told.count("event='request_refused'") == 1
+    assert told.count("event='request_retracted'") == report.retractions > 0
+    assert all("reason=" in line for line in caplog.messages if "request_" in line)

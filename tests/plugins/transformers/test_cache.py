@@ -285,3 +285,10 @@ def test_an_unknown_kind_of_layer_is_named():
     config = AutoConfig.for_model("deepseek_v4", num_hidden_layers=4)
     with pytest.raises(KvarenaError, match=r"this 'deepseek_v4' model"):
         ArenaCache(config)
+
+
+@pytest.mark.parametrize("config", [None, {}, "lfm3"])
+def test_what_is_no_config_is_refused(config: object) -> None:
+    """A model, a dict or nothing in its place is told at once, not at the first forward."""
+    with pytest.raises(ConfigError, match=r"ArenaCache: config is a .*; give the model's own"):
+        ArenaCache(config)

@@ -1,4 +1,4 @@
-"""Estimates of parameters, FLOPs and weight bytes stand beside published totals and sums by hand."""
+"""Estimates of parameters and weight bytes stand beside published totals."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kvarena.plugins.models.compute import attention_flops, flops_per_token, linear_flops
 from kvarena.plugins.models.weights import weights_bytes
 from kvarena.terms.errors import ConfigError
 
@@ -59,54 +58,6 @@ def test_a_config_that_does_not_say_enough_has_no_estimate(published: Any, read:
 
     assert spec.parameters is None
     assert spec.active_parameters is None
-    assert linear_flops(spec) == 0
-
-
-def test_attention_flops_by_hand(published: Any, read: Any) -> None:
-    """4 * heads * head_dim per row and layer: 32 layers of 32 heads of 128 in Llama 3.1 8B."""
-    spec = read(published("llama-3.1-8b"))
-
-    assert attention_flops(spec, 1000) == 1000 * 32 * 4 * 32 * 128
-    assert linear_flops(spec) == 2 * spec.active_parameters
-
-
-def test_windows_clip_what_a_query_reads(published: Any, read: Any) -> None:
-    """Beyond the window a longer context costs a window layer nothing: half of gpt-oss stops at 128 rows."""
-    spec = read(published("gpt-oss-20b"))
-    layer = 12 * 4 * 64 * 64
-
-    assert attention_flops(spec, 100) == layer * 200
-    assert attention_flops(spec, 10_000) == layer * (10_000 + 128)
-
-
-def test_rates_and_top_k_clip_what_a_query_reads(published: Any, read: Any) -> None:
-    """DeepSeek-V4 reads a window, a few compressed rows and all indexer keys, each at its own rate."""
-    spec = read(published("deepseek-v4-flash"))
-    row, key = 4 * 64 * 512, 2 * 64 * 128
-    context = 65536
-
-    window = 43 * 128 * row
-    compressed = 21 * min(context // 4, 512) * row + 20 * (context // 128) * row
-    assert attention_flops(spec, context) == window + compressed + 21 * (context // 4) * key
-
-
-def test_sharing_layers_still_compute(published: Any, read: Any) -> None:
-    """A layer that reads another's rows attends to them: all 35 layers of Gemma 3n count."""
-    assert attention_flops(read(published("gemma-3n-e4b")), 100) == 35 * 100 * 4 * 8 * 256
-
-
-def test_states_cost_the_same_at_any_length(published: Any, read: Any) -> None:
-    """A pure Mamba's token costs its weights, whatever came before."""
-    spec = read(published("mamba-codestral-7b-v0.1"))
-
-    assert attention_flops(spec, 1) == attention_flops(spec, 1_000_000) == 0
-
-
-def test_ranks_share_the_work(published: Any, read: Any) -> None:
-    """Eight ranks each compute an eighth."""
-    one, eight = (read(published("llama-3.1-70b"), tp=tp) for tp in (1, 8))
-
-    assert flops_per_token(one, 500) == 8 * flops_per_token(eight, 500)
 
 
 def test_weights_from_the_index(tmp_path: Path, published: Any, read: Any) -> None:

@@ -49,7 +49,7 @@ def _pieces(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 @attrs.frozen
-class LayerDraft:
+class LayerOutline:
     """One layer: its pieces, a word for people, and the layer whose memory it reads instead, if it does."""
 
     kind: str
@@ -57,7 +57,7 @@ class LayerDraft:
     shares: int | None = None
 
 
-def _layers(layers: Iterable[LayerDraft]) -> tuple[LayerDraft, ...]:
+def _layers(layers: Iterable[LayerOutline]) -> tuple[LayerOutline, ...]:
     return tuple(layers)
 
 
@@ -66,21 +66,21 @@ def _words(words: Iterable[str]) -> tuple[str, ...]:
 
 
 @attrs.frozen
-class Draft:
+class Outline:
     """A model's layers in order, the family of its states, and what a person should know.
 
     ``feed_forward`` tells per layer ``dense``, ``sparse`` or ``none``; empty where every layer has an MLP
     as the config's own fields say.
     """
 
-    layers: tuple[LayerDraft, ...] = attrs.field(converter=_layers)
+    layers: tuple[LayerOutline, ...] = attrs.field(converter=_layers)
     state_family: str | None = None
     notes: tuple[str, ...] = attrs.field(default=(), converter=_words)
     feed_forward: tuple[str, ...] = attrs.field(default=(), converter=_words)
 
 
 def rank_layers(
-    layers: Sequence[LayerDraft],
+    layers: Sequence[LayerOutline],
     tp: int,
     layout: Callable[[str], Any],
     *,
