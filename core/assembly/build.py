@@ -118,4 +118,3 @@ def _books(plan: Plan, sizing: Sizing, device: Device, policies: Policies) -> tu
         slots_per_row=sizing.limits.slots_per_request if plan.slots else 0,
     )
     return chain, table
-

@@ -28,6 +28,7 @@ class RequestTable:
         self.held = np.zeros((row_count, pools), dtype=np.int64)
         self._free = list(range(row_count - 1, -1, -1))
         self._open = np.zeros(row_count, dtype=bool)
+        self._marks = np.zeros(row_count, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -44,6 +45,12 @@ class RequestTable:
     def is_open(self, rows: IntArray) -> bool:
         """Whether every one of these rows is in use."""
         return bool(self._open[rows].all())
+
+    def are_distinct(self, rows: IntArray) -> bool:
+        """Whether no row stands twice in a batch: the last mark on a row that does is another's."""
+        places = np.arange(len(rows))
+        self._marks[rows] = places
+        return bool((self._marks[rows] == places).all())
 
     def open(self) -> int:
         """Take a free row; there must be one."""

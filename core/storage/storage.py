@@ -46,6 +46,7 @@ class Storage:
         self._token_pools = tuple(sorted(plan.token_pools, key=lambda pool: pool.name == plan.owner))
         self._columns = {name: index for index, name in enumerate(plan.names)}
         self._closing: list[Callable[[], None]] = []
+        self._released = False
 
     # -- a request's life
 
@@ -55,6 +56,7 @@ class Storage:
         Returns:
             The row, or a ``Refused`` after which nothing has changed. Row 0 is falsy too: ask for the type.
         """
+        invariant("storage.used_after_release", not self._released)
         if not self.requests.free_count:
             return Refused({}, (), self.chain.free_bytes, f"all {len(self.requests)} request rows are in use")
         slots = None
@@ -85,7 +87,9 @@ class Storage:
         """
         table = self.requests
         starts = table.lengths[rows]
+        invariant("storage.used_after_release", not self._released)
         invariant("storage.step_of_free_row", table.is_open(rows), rows=rows)
+        invariant("storage.step_repeats_a_row", table.are_distinct(rows), rows=rows)
         invariant("storage.step_backwards", (lengths >= starts).all(), rows=rows, lengths=lengths)
         if (lengths > table.pages.shape[1] * self.plan.page_tokens).any() and self._token_pools:
             raise KvarenaError(
@@ -196,6 +200,7 @@ class Storage:
 
     def release(self) -> None:
         """Give the arena back; nothing of this storage may be used afterwards. A second call does nothing."""
+        self._released = True
         if not self._closing:
             self.device.close()
             return

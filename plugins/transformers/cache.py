@@ -75,7 +75,8 @@ class ArenaCache(_FirstForward):
     first batch's size. ``context_tokens`` is the longest sequence; None takes what the arena can hold, up
     to 2**20. The memory is got when the first forward is over, and given back by ``close``, at the end of
     a ``with`` block, or when the cache is garbage. A forward that meets a full arena raises
-    ``ArenaFullError``; ``reset`` or ``close`` is what can follow.
+    ``ArenaFullError``; ``reset`` or ``close`` is what can follow. As with transformers' own caches, a second
+    ``generate`` goes on where the first ended unless ``reset`` is called, and one cache serves one thread.
 
     Raises:
         ConfigError: ``config`` is none, the budget is no amount of bytes, or a setting is no count.

@@ -316,9 +316,15 @@ def test_too_long_a_sequence_and_misuse_are_told_apart():
     storage.step(rows_of(row), rows_of(4))
     with pytest.raises(InvariantError, match=r"storage\.step_backwards"):
         storage.step(rows_of(row), rows_of(3))
+    with pytest.raises(InvariantError, match=r"storage\.step_repeats_a_row"):
+        storage.step(rows_of(row, row), rows_of(5, 6))
+    assert storage.requests.lengths[row] == 4
     storage.close(row)
     with pytest.raises(InvariantError, match=r"storage\.close_of_free_row"):
         storage.close(row)
+    storage.release()
+    with pytest.raises(InvariantError, match=r"storage\.used_after_release"):
+        storage.open()
 
 
 @pytest.mark.req("CAP-5")
