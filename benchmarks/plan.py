@@ -6,7 +6,6 @@ whole ``kvarena plan`` process for the first of them, imports included.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -14,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from rows import figure, show
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.planning.plan import plan_storage
@@ -52,7 +53,7 @@ def plan_once(path: Path, catalog: Catalog) -> dict[str, float]:
 
 def process_seconds(path: Path) -> float:
     """Seconds of ``kvarena plan`` as a person runs it."""
-    command = [sys.executable, "-c", "from kvarena.plugins.cli.main import main; main()"]
+    command = [sys.executable, "-c", "from kvarena.plugins.cli.start import main; main()"]
     start = time.perf_counter()
     subprocess.run([*command, "plan", str(path), "--memory", "80GiB"], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
@@ -67,15 +68,12 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for path in paths:
         rounds = [plan_once(path, catalog) for _ in range(ROUNDS)]
-        parts = {f"{part}_ms": round(statistics.median(one[part] for one in rounds), 2) for part in rounds[0]}
-        rows.append({"model": path.stem, "total_ms": round(sum(parts.values()), 2), **parts})
-    seconds = round(statistics.median(process_seconds(paths[0]) for _ in range(ROUNDS)), 3)
-    if as_json:
-        print(json.dumps({"models": rows, "process_seconds": seconds}, indent=2))
-        return
-    for row in rows:
-        print("  ".join(f"{key} {value}" for key, value in row.items()))
-    print(f"kvarena plan, the whole process: {seconds} s")
+        parts = {part: statistics.median(one[part] for one in rounds) for part in rounds[0]}
+        listed = ", ".join(f"{part} {milliseconds:.1f}" for part, milliseconds in parts.items())
+        rows.append(figure(f"{path.stem} ({listed})", sum(parts.values()), "ms"))
+    seconds = statistics.median(process_seconds(paths[0]) for _ in range(ROUNDS))
+    rows.append(figure("kvarena plan, the whole process", seconds, "s", goal=1))
+    show(rows, as_json=as_json)
 
 
 if __name__ == "__main__":

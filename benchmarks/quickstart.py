@@ -12,18 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rows import figure, show
+
 CONFIG = Path(__file__).resolve().parents[1] / "examples" / "quickstart.toml"
 PROCESS_SECONDS_MAX = 120
 
 
-def row(case: str, ours: float, unit: str, goal: float | None = None) -> dict[str, Any]:
-    """One figure; no peer does this job."""
-    return {"case": case, "ours": round(ours, 3), "unit": unit, "peer": None, "theirs": None, "goal": goal}
-
-
 def measure(model: str) -> list[dict[str, Any]]:
     """The rows of one model."""
-    command = [sys.executable, "-m", "kvarena.plugins.cli.main", "run", str(CONFIG), "--model", model, "--json"]
+    command = [sys.executable, "-m", "kvarena.plugins.cli.start", "run", str(CONFIG), "--model", model, "--json"]
     began = time.perf_counter()
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
@@ -33,12 +30,12 @@ def measure(model: str) -> list[dict[str, Any]]:
     if not found["tokens_equal"]:
         sys.exit(f"{model}: the tokens are not equal")
     return [
-        row(f"{model}: whole process", seconds, "s", PROCESS_SECONDS_MAX),
-        row(f"{model}: serving {found['done']} requests", found["wall_seconds"], "s"),
-        row(f"{model}: checking {found['tokens_compared']} tokens", found["verify_seconds"], "s"),
-        row(f"{model}: share of serving spent in kvarena's own decisions", 100 * found["kvarena_share"], "%"),
-        row(f"{model}: requests that waited", found["waits"], "requests"),
-        row(f"{model}: retractions", found["retractions"], "retractions", 1),
+        figure(f"{model}: whole process", seconds, "s", PROCESS_SECONDS_MAX),
+        figure(f"{model}: serving {found['done']} requests", found["wall_seconds"], "s"),
+        figure(f"{model}: checking {found['tokens_compared']} tokens", found["verify_seconds"], "s"),
+        figure(f"{model}: share of serving spent in kvarena's own decisions", 100 * found["kvarena_share"], "%"),
+        figure(f"{model}: requests that waited", found["waits"], "requests"),
+        figure(f"{model}: retractions", found["retractions"], "retractions", 1),
     ]
 
 
@@ -49,12 +46,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", help="a tiny model's name; may be given again")
     arguments = parser.parse_args()
     rows = [found for model in arguments.model or ["lfm3"] for found in measure(model)]
-    if arguments.json:
-        print(json.dumps({"rows": rows}, indent=2))
-        return
-    for found in rows:
-        goal = "" if found["goal"] is None else f"  (goal {found['goal']:g})"
-        print(f"{found['case']}: {found['ours']:,.2f} {found['unit']}{goal}")
+    show(rows, as_json=arguments.json)
 
 
 if __name__ == "__main__":

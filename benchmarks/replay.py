@@ -6,11 +6,12 @@ The allocator's time is what the loop spends in admission, steps, closes and flu
 """
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
+
+from rows import figure, show
 
 from kvarena.plugins.models import read_model
 from kvarena.plugins.replay.replay import ReplaySettings, replay
@@ -67,10 +68,7 @@ def measure(name: str, config: dict[str, Any], trace: Trace) -> list[dict[str, A
         "requests/s of wall time": len(trace.rows) / seconds,
         "allocator us/step": document["timings"]["allocator_us_per_step"],
     }
-    return [
-        {"case": case, "ours": round(value, 2), "unit": unit, "peer": None, "theirs": None, "goal": None}
-        for unit, value in found.items()
-    ]
+    return [figure(case, value, unit) for unit, value in found.items()]
 
 
 def main() -> None:
@@ -84,11 +82,7 @@ def main() -> None:
         for name, (config, limit) in CASES.items()
         for row in measure(name, config, trace_of(arguments.limit or limit))
     ]
-    if arguments.json:
-        print(json.dumps({"rows": rows}, indent=2))
-        return
-    for row in rows:
-        print(f"{row['case']}: {row['ours']:,.2f} {row['unit']}")
+    show(rows, as_json=arguments.json)
 
 
 if __name__ == "__main__":

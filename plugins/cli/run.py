@@ -93,7 +93,7 @@ def _serve(config: RunConfig, options: dict[str, Any]) -> None:
     else:
         print_page(storage, finished)
     if finished.verdict is not None and not finished.verdict.equal:
-        raise KvarenaError(f"the tokens differ from those of transformers' own cache: {finished.verdict}")
+        raise KvarenaError(f"the tokens differ from those of transformers' own cache: {finished.verdict.difference}")
 
 
 def _quiet() -> None:

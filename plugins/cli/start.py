@@ -12,3 +12,7 @@ def main() -> None:
         print("kvarena: interrupted", file=sys.stderr)
         sys.exit(130)
     command.main()
+
+
+if __name__ == "__main__":
+    main()
