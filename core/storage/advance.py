@@ -5,7 +5,7 @@ import numpy as np
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import SubPool
 from kvarena.storage.requests import RequestTable
-from kvarena.terms.lifetimes import Lifetime, prefix_floor
+from kvarena.terms.lifetimes import Lifetime, floor_reaches, prefix_floor
 from kvarena.terms.ports import IntArray
 
 
@@ -73,11 +73,15 @@ def next_crossings(pools: tuple[SubPool, ...], table: RequestTable, rows: IntArr
 
 
 def _first_retirement(lifetime: Lifetime, page: IntArray, low: IntArray, high: IntArray, tokens: int) -> IntArray:
-    """The least length in [low, high) whose first needed page is beyond ``page``, else ``high``; by bisection."""
-    low, high = np.minimum(low, high), high.copy()
-    last = prefix_floor(lifetime, high)
-    if last is not None and not (last // tokens > page).any():
-        return high  # nothing retires before the next page is due anyway
+    """The least length in [low, high) whose first needed page is beyond ``page``, else ``high``.
+
+    Asked of the lifetime where it has a closed form, else found by bisection.
+    """
+    low = np.minimum(low, high)
+    reached = floor_reaches(lifetime, (page + 1) * tokens)
+    if reached is not None:
+        return np.minimum(np.maximum(reached, low), high)
+    high = high.copy()
     while (low < high).any():
         middle = (low + high) // 2
         floor = prefix_floor(lifetime, middle)

@@ -19,6 +19,9 @@ Rank = tuple[int, int]
 
 WINDOW_RANK = 1
 
+NEVER = 1 << 62
+"""A length that no sequence has."""
+
 
 @runtime_checkable
 class Lifetime(Protocol):
@@ -26,7 +29,8 @@ class Lifetime(Protocol):
 
     ``own_ids`` is True for a slot per request (a state), False for rows that share the owner's ids.
     A lifetime whose retired rows are always the first ones may add ``floor(lengths)``: for an array of
-    lengths, the first row that the query there still needs. It is faster, never different.
+    lengths, the first row that the query there still needs; and its inverse ``reaches(rows)``, the least
+    length at which the floor is at least that row. They are faster, never different.
     """
 
     @property
@@ -84,6 +88,9 @@ class Full:
     def floor(self, lengths: IntArray) -> IntArray:
         return np.zeros_like(lengths)
 
+    def reaches(self, rows: IntArray) -> IntArray:
+        return np.full_like(rows, NEVER)
+
 
 @attrs.frozen
 class Window:
@@ -113,6 +120,9 @@ class Window:
     def floor(self, lengths: IntArray) -> IntArray:
         return np.maximum(lengths - (self.window - 1), 0)
 
+    def reaches(self, rows: IntArray) -> IntArray:
+        return rows + (self.window - 1)
+
 
 @attrs.frozen
 class Chunk:
@@ -141,6 +151,9 @@ class Chunk:
 
     def floor(self, lengths: IntArray) -> IntArray:
         return lengths // self.chunk * self.chunk
+
+    def reaches(self, rows: IntArray) -> IntArray:
+        return -(-rows // self.chunk) * self.chunk
 
 
 @attrs.frozen
@@ -199,6 +212,19 @@ def prefix_floor(lifetime: Lifetime, lengths: IntArray) -> IntArray | None:
         return np.minimum.reduce(known) if known and len(known) == len(floors) else None
     floor = getattr(lifetime, "floor", None)
     return floor(lengths) if floor is not None else None
+
+
+def floor_reaches(lifetime: Lifetime, rows: IntArray) -> IntArray | None:
+    """The least length at which the first row still needed is at least each of these (all >= 1).
+
+    None where the lifetime gives no closed form: then its floor can be searched.
+    """
+    if isinstance(lifetime, Union):
+        each = [floor_reaches(member, rows) for member in lifetime.members]
+        known = [lengths for lengths in each if lengths is not None]
+        return np.maximum.reduce(known) if known and len(known) == len(each) else None
+    reaches = getattr(lifetime, "reaches", None)
+    return reaches(rows) if reaches is not None else None
 
 
 def repeats(lifetime: Lifetime) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvarena.terms import ranges
 from kvarena.terms.lifetimes import (
+    NEVER,
     Chunk,
     Full,
     Lifetime,
@@ -17,6 +18,7 @@ from kvarena.terms.lifetimes import (
     Union,
     Window,
     common_multiple,
+    floor_reaches,
     outlives,
     prefix_floor,
 )
@@ -85,6 +87,18 @@ def test_floors_are_the_first_rows_still_needed(lifetime: Lifetime, lengths: lis
     if floors is not None:
         for length, floor in zip(lengths, floors.tolist(), strict=True):
             assert rows_of(lifetime.retired(0, length)) == set(range(floor))
+
+
+@given(ROWS, st.lists(st.integers(1, 60), min_size=1, max_size=8))
+def test_a_floor_reaches_a_row_at_the_least_length_that_says_so(lifetime: Lifetime, rows: list[int]) -> None:
+    """The closed form of the inverse is what trying every length finds."""
+    found = floor_reaches(lifetime, np.array(rows, dtype=np.int64))
+    floors = prefix_floor(lifetime, np.arange(400, dtype=np.int64))
+
+    if found is not None and floors is not None:
+        for row, length in zip(rows, found.tolist(), strict=True):
+            there = np.flatnonzero(floors >= row)
+            assert length == (there[0] if len(there) else NEVER)
 
 
 def survives(longer: Lifetime, shorter: Lifetime, horizon: int) -> bool:
