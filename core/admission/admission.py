@@ -23,7 +23,8 @@ class Admission:
     """Answers for one chain, from concrete demands alone.
 
     ``output_fraction`` is the share of its maximal output that a request is charged on arrival. At 1.0 an
-    admitted request never runs dry; below it, running requests may have to be retracted.
+    admitted request never runs dry; below it, running requests may have to be retracted. It answers for the
+    arena that it was made for: after ``Storage.resize`` it is made anew.
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class Admission:
         self.chunk_tokens = chunk_tokens
         self.slots_per_request = sizing.limits.slots_per_request
         self.output_fraction = output_fraction
-        # a waiting request is asked about again and again: its price is kept
+        # a waiting request is asked about again and again: its price is kept, and whether it fits at all
         self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
+        self.fits_alone = functools.lru_cache(maxsize=1 << 14)(self._fits_alone)
         self._charges = np.zeros((sizing.running, len(self.plan.sub_pools)), dtype=np.int64)
 
     def _price(self, prompt_tokens: int, output_tokens: int) -> Demand:
@@ -96,7 +98,7 @@ class Admission:
         """What running requests were charged and have not taken yet."""
         return tuple(np.maximum(self._charges - held, 0).sum(axis=0).tolist())
 
-    def fits_alone(self, prompt_tokens: int, output_tokens: int) -> bool:
+    def _fits_alone(self, prompt_tokens: int, output_tokens: int) -> bool:
         """Whether an empty arena, and one request row, could hold such a request to its end."""
         if RequestShape(prompt_tokens, output_tokens).rows > self.context_tokens:
             return False

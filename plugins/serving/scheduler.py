@@ -24,6 +24,7 @@ from kvarena.plugins.serving.use import UseMeter
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Refused
+from kvarena.terms.errors import InvariantError
 from kvarena.terms.events import event_log
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
@@ -138,8 +139,8 @@ class Scheduler:
                 self._waiting_at = asked_at
                 return
             row = self.storage.open()
-            if isinstance(row, Refused):
-                return
+            if isinstance(row, Refused):  # a yes is a successful take; waiting here could wait for ever
+                raise InvariantError(f"scheduler.admitted_is_opened: request {job.request.id}: {row}")
             self._queue.popleft()
             job.waited |= job.queued_at_step < self._steps
             self.admission.charge(row, answer.charge)
