@@ -5,7 +5,7 @@ The owner of ids of a model in which no layer outlives the others; a stage that 
 
 from kvarena.bands.grid import Grid
 from kvarena.bands.unit_ids import UnitIds
-from kvarena.planning.pricing import BandShot
+from kvarena.planning.snapshot import BandShot
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 

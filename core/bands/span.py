@@ -13,7 +13,7 @@ import numpy as np
 
 from kvarena.bands.grid import Grid
 from kvarena.bands.unit_ids import UNOWNED, UnitIds
-from kvarena.planning.pricing import BandShot
+from kvarena.planning.snapshot import BandShot
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import LOW, Holes, IntArray
 

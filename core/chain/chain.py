@@ -15,7 +15,9 @@ from kvarena.chain.relief import AnyBand, Counters, compact, realize
 from kvarena.chain.verify import verify_chain
 from kvarena.planning.packing import usable_range
 from kvarena.planning.plan import Plan
-from kvarena.planning.pricing import Arrangement, ChainSnapshot, Step, arrangement_with, feasible, first_arrangement
+from kvarena.planning.pricing import Arrangement, Step, feasible, first_plan
+from kvarena.planning.pricing import plan as plan_step
+from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
@@ -115,9 +117,9 @@ class Chain:
         counts = tuple(len(wanted.get(name, ())) for name in self.bands)
         snapshot = self.snapshot()
         place = self.policies.placement.start
-        arrangement = arrangement_with(snapshot, counts, Step.NO_MOVE, place)
+        arrangement = plan_step(snapshot, counts, Step.NO_MOVE, place)
         if arrangement is None:
-            arrangement = first_arrangement(snapshot, counts, place) if feasible(snapshot, counts) else None
+            arrangement = first_plan(snapshot, counts, place) if feasible(snapshot, counts) else None
             if arrangement is None:
                 return self.refusal(counts)
             realize(self.bands, snapshot, arrangement, self.device, self.counters)

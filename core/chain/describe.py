@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kvarena.chain.chain import Chain
-from kvarena.planning.pricing import BandShot, ChainSnapshot
+from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.ports import HIGH, LOW
 from kvarena.terms.units import format_bytes
 

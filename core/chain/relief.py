@@ -5,7 +5,8 @@ import attrs
 from kvarena.bands.band import Band
 from kvarena.bands.float_band import FloatBand
 from kvarena.bands.id_band import IdBand
-from kvarena.planning.pricing import Action, Arrangement, ChainSnapshot, move_order
+from kvarena.planning.pricing import Action, Arrangement, move_order
+from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Device
 

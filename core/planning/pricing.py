@@ -17,10 +17,9 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import attrs
-
+from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import HIGH, LOW, End
+from kvarena.terms.ports import HIGH, LOW
 from kvarena.terms.units import ceil_div
 
 Place = Callable[[int, int], int]
@@ -32,37 +31,6 @@ class Step(enum.IntEnum):
     NO_MOVE = 0
     FLUSH_ENDS = 1
     RELAYOUT = 2
-
-
-class BandShot(NamedTuple):
-    """One band: counts in units, ``start`` and ``stop`` in pages of its own grid.
-
-    ``end`` is None for a float. An anchored end's outer page (``start`` if low, ``stop`` if high) is where it
-    begins, also when it is empty. ``ids_free``: how many more ids can be bound.
-    """
-
-    name: str
-    unit_bytes: int
-    end: End | None
-    live: int
-    holes: int
-    start: int
-    stop: int
-    ids_free: int
-
-
-@attrs.frozen
-class ChainSnapshot:
-    """The chain at one epoch: usable bytes ``[base, top)`` and its bands in chain order. No hole positions."""
-
-    base: int
-    top: int
-    bands: tuple[BandShot, ...]
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that no live unit holds. An estimate for messages: it ignores alignment and ids."""
-        return self.top - self.base - sum(shot.live * shot.unit_bytes for shot in self.bands)
 
 
 class Action(enum.Enum):
@@ -107,7 +75,7 @@ def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
     """
     edge, room = snapshot.base, snapshot.top
     for shot, count in zip(snapshot.bands, demand, strict=True):
-        _, unit, end, live, _, start, stop, ids_free = shot
+        _, unit, end, live, _, start, stop, ids_free, *_ = shot
         if not 0 <= count <= ids_free:
             invariant("pricing.negative_demand", count >= 0, sub_pool=shot.name, count=count)
             return False
@@ -122,18 +90,16 @@ def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
     return edge <= room
 
 
-def first_arrangement(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = middle) -> Arrangement | None:
+def first_plan(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = middle) -> Arrangement | None:
     """The least rearrangement that serves the demand; None if none does."""
     for step in Step:
-        arrangement = arrangement_with(snapshot, demand, step, place)
+        arrangement = plan(snapshot, demand, step, place)
         if arrangement is not None:
             return arrangement
     return None
 
 
-def arrangement_with(
-    snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Place = middle
-) -> Arrangement | None:
+def plan(snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Place = middle) -> Arrangement | None:
     """An arrangement that serves the demand with this much rearrangement; None if there is none.
 
     ``place`` chooses the first page of an empty float, between the least and the greatest that serve.

@@ -8,14 +8,13 @@ import pytest
 from kvarena.planning.pricing import (
     Action,
     Arrangement,
-    BandShot,
-    ChainSnapshot,
     Step,
-    arrangement_with,
     feasible,
-    first_arrangement,
+    first_plan,
     move_order,
+    plan,
 )
+from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.ports import HIGH, LOW
 
@@ -134,7 +133,7 @@ def test_every_step_agrees_with_a_search_over_all_layouts() -> None:
     for seed in SEEDS:
         snapshot, demand = tiny(seed)
         for step in Step:
-            arrangement = arrangement_with(snapshot, demand, step)
+            arrangement = plan(snapshot, demand, step)
             assert (arrangement is not None) == search(snapshot, demand, step), (seed, step, snapshot, demand)
             if arrangement is not None:
                 check_arrangement(snapshot, demand, arrangement)
@@ -145,13 +144,13 @@ def test_every_step_agrees_with_a_search_over_all_layouts() -> None:
 
 @pytest.mark.req("CAP-4")
 @pytest.mark.req("CAP-5+")
-def test_feasible_agrees_with_a_search_and_the_first_arrangement_is_of_the_least_step() -> None:
+def test_feasible_agrees_with_a_search_and_the_first_plan_is_of_the_least_step() -> None:
     """``feasible`` is yes exactly where any arrangement serves; the first is then of the least step that does."""
     for seed in SEEDS:
         snapshot, demand = tiny(seed)
         least = next((step for step in Step if search(snapshot, demand, step)), None)
         assert feasible(snapshot, demand) == (least is not None), (seed, snapshot, demand)
-        arrangement = first_arrangement(snapshot, demand)
+        arrangement = first_plan(snapshot, demand)
         assert (arrangement.step if arrangement else None) == least, (seed, snapshot, demand)
 
 
@@ -160,7 +159,7 @@ def test_any_preference_of_place_serves() -> None:
     for seed in SEEDS[:1500]:
         snapshot, demand = tiny(seed)
         for place in (min, max, lambda lowest, highest: lowest - 7, lambda lowest, highest: highest + 7):
-            arrangement = first_arrangement(snapshot, demand, place)
+            arrangement = first_plan(snapshot, demand, place)
             assert (arrangement is not None) == feasible(snapshot, demand)
             if arrangement is not None:
                 check_arrangement(snapshot, demand, arrangement)
@@ -171,7 +170,7 @@ def test_floats_move_onto_bytes_that_nobody_holds() -> None:
     moved = 0
     for seed in range(20_000):
         snapshot, demand = tiny(seed)
-        arrangement = arrangement_with(snapshot, demand, Step.RELAYOUT)
+        arrangement = plan(snapshot, demand, Step.RELAYOUT)
         if arrangement is None:
             continue
         places = {place.name: place for place in arrangement.places}
@@ -199,8 +198,8 @@ def test_floats_move_onto_bytes_that_nobody_holds() -> None:
 def test_an_empty_float_is_transparent() -> None:
     """Its neighbours take the bytes where it last was."""
     snapshot = snapshot_of(low(10), BandShot("float", 7, None, 0, 0, 5, 5, 99), high(10))
-    assert arrangement_with(snapshot, (80, 0, 0), Step.NO_MOVE) is not None
-    assert arrangement_with(snapshot, (81, 0, 0), Step.NO_MOVE) is None
+    assert plan(snapshot, (80, 0, 0), Step.NO_MOVE) is not None
+    assert plan(snapshot, (81, 0, 0), Step.NO_MOVE) is None
 
 
 def test_an_empty_end_takes_nothing_beyond_its_sink() -> None:
@@ -208,7 +207,7 @@ def test_an_empty_end_takes_nothing_beyond_its_sink() -> None:
     snapshot = snapshot_of(low(0, unit=64, first=1), floating(0, unit=4), high(0, unit=50), base=64)
     assert feasible(snapshot, (0, 9, 0))
     assert not feasible(snapshot, (0, 10, 0))
-    arrangement = arrangement_with(snapshot, (0, 9, 0), Step.NO_MOVE)
+    arrangement = plan(snapshot, (0, 9, 0), Step.NO_MOVE)
     assert arrangement is not None
     assert arrangement.places[0].start == 16
 
@@ -216,8 +215,8 @@ def test_an_empty_end_takes_nothing_beyond_its_sink() -> None:
 @pytest.mark.req("ALC-1")
 def test_a_float_grows_towards_its_larger_gap() -> None:
     """Where both sides would do, the larger gap gives."""
-    right = arrangement_with(snapshot_of(low(10), floating(10, start=20), high(10)), (0, 5, 0), Step.NO_MOVE)
-    left = arrangement_with(snapshot_of(low(10), floating(10, start=70), high(10)), (0, 5, 0), Step.NO_MOVE)
+    right = plan(snapshot_of(low(10), floating(10, start=20), high(10)), (0, 5, 0), Step.NO_MOVE)
+    left = plan(snapshot_of(low(10), floating(10, start=70), high(10)), (0, 5, 0), Step.NO_MOVE)
     assert right is not None
     assert left is not None
     assert (right.places[1].start, right.places[1].stop) == (20, 35)
@@ -227,7 +226,7 @@ def test_a_float_grows_towards_its_larger_gap() -> None:
 def test_a_preference_never_eats_a_neighbours_need() -> None:
     """The larger gap is on the right, but the right neighbour asks for it: the float goes left."""
     snapshot = snapshot_of(low(10), floating(10, start=30), high(10))
-    arrangement = arrangement_with(snapshot, (0, 20, 50), Step.NO_MOVE)
+    arrangement = plan(snapshot, (0, 20, 50), Step.NO_MOVE)
     assert arrangement is not None
     assert (arrangement.places[1].start, arrangement.places[1].stop) == (10, 40)
 
@@ -235,7 +234,7 @@ def test_a_preference_never_eats_a_neighbours_need() -> None:
 @pytest.mark.req("ALC-1")
 def test_an_empty_float_goes_to_the_middle_of_what_later_bands_leave() -> None:
     """Today's demand of the bands to its right is subtracted first."""
-    arrangement = arrangement_with(snapshot_of(low(10), floating(0), high(10)), (0, 10, 20), Step.NO_MOVE)
+    arrangement = plan(snapshot_of(low(10), floating(0), high(10)), (0, 10, 20), Step.NO_MOVE)
     assert arrangement is not None
     assert arrangement.places[1].start == 35
     assert arrangement.places[2].start == 70
@@ -243,7 +242,7 @@ def test_an_empty_float_goes_to_the_middle_of_what_later_bands_leave() -> None:
 
 def test_only_the_end_that_must_is_flushed() -> None:
     """A flush that the arrangement does not need is not asked for."""
-    arrangement = first_arrangement(snapshot_of(low(10, 30), high(10, 30)), (0, 55))
+    arrangement = first_plan(snapshot_of(low(10, 30), high(10, 30)), (0, 55))
     assert arrangement is not None
     assert arrangement.step is Step.FLUSH_ENDS
     assert [place.action for place in arrangement.places] == [Action.FLUSH, Action.STAY]
@@ -255,7 +254,7 @@ def test_a_float_that_fits_where_it_is_stays() -> None:
     snapshot = snapshot_of(
         low(10), floating(10, start=40, name="near"), floating(10, start=60, name="far"), high(10)
     )  # between: 30 free, 10 free, 20 free
-    arrangement = first_arrangement(snapshot, (0, 0, 0, 25))
+    arrangement = first_plan(snapshot, (0, 0, 0, 25))
     assert arrangement is not None
     assert arrangement.step is Step.RELAYOUT
     assert [place.action for place in arrangement.places] == [Action.STAY, Action.STAY, Action.MOVE, Action.STAY]
@@ -268,7 +267,7 @@ def test_ids_run_out_before_bytes() -> None:
     assert feasible(snapshot, (3, 1, 4))
     assert not feasible(snapshot, (4, 1, 4))
     assert not feasible(snapshot, (3, 1, 5))
-    assert first_arrangement(snapshot, (3, 1, 5)) is None
+    assert first_plan(snapshot, (3, 1, 5)) is None
 
 
 def test_a_negative_demand_is_a_mistake() -> None:

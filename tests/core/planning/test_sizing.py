@@ -200,9 +200,7 @@ def test_a_window_owner_gets_the_rest_of_the_arena():
 @pytest.mark.req("PLN-2+")
 def test_the_ids_of_an_owner_without_bytes_are_counted_and_charged():
     """A chunk and a window outlive each other by turns: a byte-less owner mints ids for both."""
-    plan = plan_storage(
-        [Layer(0, (Part(Bytes(2), Chunk(16)),)), Layer(1, (Part(Bytes(2), Window(8)),))], page_tokens=4
-    )
+    plan = plan_storage([Layer(0, (Part(Bytes(2), Chunk(16)),)), Layer(1, (Part(Bytes(2), Window(8)),))], page_tokens=4)
     sizing = size_plan(plan, 2000, Limits(context_tokens=64))
     assert plan.owner == "ids"
     assert sizing.id_count == 2 * (sizing.arena_bytes // 8)

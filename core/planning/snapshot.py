@@ -1,0 +1,54 @@
+"""A chain as pricing sees it: host integers of one epoch, frozen, never the position of a hole."""
+
+from typing import NamedTuple
+
+import attrs
+
+from kvarena.terms.ports import End
+
+
+class BandShot(NamedTuple):
+    """One band: counts in units, ``start`` and ``stop`` in pages of its own grid.
+
+    Always: live + holes + pending + vacated + fixed == stop - start.
+
+    ``end`` is None for a float. An anchored end's outer page (``start`` if low, ``stop`` if high) is where it
+    begins, also when it is empty. ``ids_free``: how many more ids can be bound. ``pending``: pages freed under a
+    forward, free for every question. ``vacated``: old places of moved pages that a reader may still read; a hole
+    once the readers are waited for. ``fixed``: pages that may not be handed out and have no id. ``fixed_start``
+    to ``fixed_stop`` covers every page that may not move, with or without an id; the two are equal where none is.
+    """
+
+    name: str
+    unit_bytes: int
+    end: End | None
+    live: int
+    holes: int
+    start: int
+    stop: int
+    ids_free: int
+    pending: int = 0
+    vacated: int = 0
+    fixed: int = 0
+    fixed_start: int = 0
+    fixed_stop: int = 0
+
+
+@attrs.frozen
+class ChainSnapshot:
+    """The chain at one epoch: usable bytes ``[base, top)`` and its bands in chain order. No hole positions.
+
+    ``kept``: byte ranges outside the spans, sorted, that an unreleased send still reads: nothing is put there.
+    ``released``: the bands as they are once every transfer has been waited for on the host; None where none runs.
+    """
+
+    base: int
+    top: int
+    bands: tuple[BandShot, ...]
+    kept: tuple[range, ...] = ()
+    released: tuple[BandShot, ...] | None = None
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that no live unit holds. An estimate for messages: it ignores alignment and ids."""
+        return self.top - self.base - sum(shot.live * shot.unit_bytes for shot in self.bands)
