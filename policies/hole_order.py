@@ -1,7 +1,7 @@
 """Which hole is handed out first.
 
 Both orders keep one byte a page (1: a hole), so that runs at a frontier and the next hole are found by the
-C library's byte search.
+C library's byte search, and a stack of pages freed lately.
 """
 
 import attrs
@@ -11,6 +11,7 @@ from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import HIGH, End, Holes, IntArray
 
 WINDOW_PAGES = 256
+NOTHING = np.empty(0, dtype=np.int64)
 
 
 @attrs.frozen
@@ -40,133 +41,173 @@ class Recent:
 
 
 class HoleMap:
-    """One byte a page; indices count from the anchored end, so that nearest is lowest for either end."""
+    """One byte a page, kept from the anchored end, so that nearest is first for either end.
+
+    ``_is_hole`` is indexed by page for both: for the high end it is a reversed view of the bytes. A *place* is
+    an index of the bytes.
+    """
 
     def __init__(self, page_count: int, end: End) -> None:
         self.page_count = page_count
         self.count = 0
-        self._mirrored = end is HIGH
+        self._last = page_count - 1 if end is HIGH else 0
         self._bytes = bytearray(page_count)
-        self._is_hole = np.frombuffer(self._bytes, dtype=np.bool_)
+        self._by_place = np.frombuffer(self._bytes, dtype=np.bool_)
+        self._is_hole = self._by_place[::-1] if end is HIGH else self._by_place
 
     def __len__(self) -> int:
         return self.count
 
-    def nearest(self, count: int) -> IntArray:
-        """Up to ``count`` holes nearest the anchored end, from the nearest; nothing is removed."""
-        return self._flip(self._scan(min(count, self.count), self._search_start()))
-
     def drop_below(self, stop: int) -> int:
         """Remove the holes directly below page ``stop``, as far as there is no gap; returns how many."""
-        return self._drop_up(self.page_count - stop) if self._mirrored else self._drop_down(stop)
+        return self._drop_up(self._last - stop + 1) if self._last else self._drop_down(stop)
 
     def drop_above(self, start: int) -> int:
         """Remove the holes from page ``start`` upwards, as far as there is no gap; returns how many."""
-        return self._drop_down(self.page_count - start) if self._mirrored else self._drop_up(start)
-
-    def _search_start(self) -> int:
-        """An index before which there is no hole."""
-        return 0
+        return self._drop_down(self._last - start + 1) if self._last else self._drop_up(start)
 
     def _drop_down(self, stop: int) -> int:
+        if not stop or not self._bytes[stop - 1]:
+            return 0
         return self._drop(self._bytes.rfind(0, 0, stop) + 1, stop)
 
     def _drop_up(self, start: int) -> int:
+        if start >= self.page_count or not self._bytes[start]:
+            return 0
         stop = self._bytes.find(0, start)
         return self._drop(start, stop if stop >= 0 else self.page_count)
 
     def _drop(self, start: int, stop: int) -> int:
-        if start < stop:
-            self._is_hole[start:stop] = False
-            self.count -= stop - start
-            self._removed(start)
+        self._by_place[start:stop] = False
+        self.count -= stop - start
+        self._dropped()
         return stop - start
 
-    def _removed(self, lowest: int) -> None:
-        """Holes from index ``lowest`` on went without a take."""
+    def _dropped(self) -> None:
+        """Holes at a frontier went; they come back only after every hole was taken."""
 
     def _flip(self, pages: IntArray) -> IntArray:
-        """Pages to indices and back."""
-        return self.page_count - 1 - pages if self._mirrored else pages
+        """Pages to places and back."""
+        return self._last - pages if self._last else pages
 
-    def _mark(self, places: IntArray) -> None:
-        invariant("holes.added_twice", not np.count_nonzero(self._is_hole[places]), places=places)
-        self._is_hole[places] = True
-        self.count += len(places)
+    def _mark(self, pages: IntArray) -> None:
+        self._is_hole[pages] = True
+        self.count += len(pages)
 
-    def _clear(self, places: IntArray) -> None:
-        held = np.count_nonzero(self._is_hole[places])
-        invariant("holes.removed_is_a_hole", held == len(places), places=places)
-        self._is_hole[places] = False
-        self.count -= len(places)
+    def _clear(self, pages: IntArray) -> None:
+        self._is_hole[pages] = False
+        self.count -= len(pages)
+        invariant("holes.removed_more_than_counted", self.count >= 0, pages=pages)
 
-    def _scan(self, count: int, start: int) -> IntArray:
-        """The first ``count`` holes from index ``start`` on, in order. Windows double, so few calls find many."""
+    def _all_inside(self, start: int, stop: int) -> IntArray:
+        """Every hole in ``[start, stop)``, rising."""
+        return self._is_hole[start:stop].nonzero()[0] + start
+
+    def _scan(self, count: int, start: int, stop: int) -> IntArray:
+        """Up to ``count`` holes from place ``start`` on and before ``stop``, as places, in order.
+
+        Windows double, so few calls find many.
+        """
         found: list[IntArray] = []
         width = max(WINDOW_PAGES, 2 * count)
         while count > 0:
-            start = self._bytes.find(1, start)
-            invariant("holes.fewer_than_counted", start >= 0, missing=count)
-            hits = self._is_hole[start : start + width].nonzero()[0][:count]
-            found.append(hits + start)
+            start = self._bytes.find(1, start, stop)
+            if start < 0:
+                break
+            hits = self._by_place[start : min(start + width, stop)].nonzero()[0][:count]
+            hits += start
+            found.append(hits)
             count -= len(hits)
             start += width
             width *= 2
         if len(found) == 1:
             return found[0]
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        return np.concatenate(found) if found else NOTHING
 
 
 class NearestHoles(HoleMap):
-    """The map, a hint below which it has no hole to search for, and a stack of recent frees below the hint."""
+    """The map, a hint, and a stack of recent frees.
+
+    Always: a hole nearer than place ``_hint`` is in the stack once, and no other hole is. A stack entry whose
+    page is no hole was absorbed since (``_stale``): it goes when it surfaces, or when no hole is left.
+    """
 
     def __init__(self, page_count: int, end: End, recent_max: int) -> None:
         super().__init__(page_count, end)
         self._hint = page_count
         self._recent = np.empty(recent_max, dtype=np.int64)
         self._top = 0
+        self._stale = False
 
     def add(self, pages: IntArray) -> None:
         """Pages were freed; none is a hole already."""
-        places = self._flip(pages)
-        self._mark(places)
-        before = places if self._hint == self.page_count else places[places < self._hint]
-        if self._top + len(before) <= len(self._recent):
-            self._recent[self._top : self._top + len(before)] = before
-            self._top += len(before)
-        else:
-            self._hint, self._top = min(int(before.min()), self._search_start()), 0  # the map finds them again
+        self._mark(pages)
+        nearer = pages
+        if self._hint < self.page_count:
+            nearer = pages[self._flip(pages) < self._hint]
+        top = self._top
+        self._top = top + len(nearer)
+        if self._top <= len(self._recent):
+            self._recent[top : self._top] = nearer
+        else:  # the map finds them again
+            self._hint = min(int(self._flip(nearer).min()), self._nearest_recent(top))
+            self._top, self._stale = 0, False
 
     def take(self, count: int) -> IntArray:
         """Remove and return ``count`` holes: recent frees before the hint, then from the hint on."""
-        recent = min(count, self._top)
-        places = self._recent[self._top - recent : self._top][::-1].copy()
-        self._top -= recent
+        if self._stale:
+            self._drop_stale()
+        top = self._top
+        recent = min(count, top)
+        pages = self._recent[top - recent : top][::-1].copy()
+        self._top = top - recent
         if recent < count:
-            found = self._scan(count - recent, self._hint)
+            found = self._scan(count - recent, self._hint, self.page_count)
+            invariant("holes.fewer_than_counted", len(found) == count - recent, missing=count)
             self._hint = int(found[-1]) + 1
-            places = np.concatenate((places, found)) if recent else found
-        self._clear(places)
-        return self._flip(places)
+            found = self._flip(found)
+            pages = np.concatenate((pages, found)) if recent else found
+        self._clear(pages)
+        return pages
 
     def remove(self, pages: IntArray) -> None:
         """These holes were filled by moves."""
-        places = self._flip(pages)
-        self._clear(places)
-        if len(places):
-            self._removed(int(places.min()))
-
-    def _removed(self, lowest: int) -> None:
+        self._clear(pages)
         if not self.count:
-            self._hint, self._top = self.page_count, 0
-        elif self._top and lowest < self._hint:
-            recent = self._recent[: self._top]
-            kept = recent[self._is_hole[recent]]
-            self._top = len(kept)
-            self._recent[: self._top] = kept
+            self._hint, self._top, self._stale = self.page_count, 0, False
+        elif self._top and len(pages):
+            self._drop_stale()
 
-    def _search_start(self) -> int:
-        return min(self._hint, int(self._recent[: self._top].min())) if self._top else self._hint
+    def inside(self, count: int, start: int, stop: int) -> IntArray:
+        """Up to ``count`` holes in ``[start, stop)``: recent ones first, then the nearest."""
+        if count < self.count:
+            if self._stale:
+                self._drop_stale()
+            recent = self._recent[max(0, self._top - count) : self._top]
+            pages = recent[(recent >= start) & (recent < stop)]
+            if len(pages) < count:
+                low, high = (self._last - stop + 1, self._last - start + 1) if self._last else (start, stop)
+                found = self._scan(count - len(pages), max(self._hint, low), high)
+                pages = np.concatenate((pages, self._flip(found)))
+            if len(pages) == count:
+                return pages
+        return self._all_inside(start, stop)[:count]
+
+    def _dropped(self) -> None:
+        if not self.count:
+            self._hint, self._top, self._stale = self.page_count, 0, False
+        else:
+            self._stale = self._top > 0
+
+    def _drop_stale(self) -> None:
+        recent = self._recent[: self._top]
+        kept = recent[self._is_hole[recent]]
+        self._top = len(kept)
+        self._recent[: self._top] = kept
+        self._stale = False
+
+    def _nearest_recent(self, top: int) -> int:
+        return min(self._hint, int(self._flip(self._recent[:top]).min())) if top else self._hint
 
 
 class RecentHoles(HoleMap):
@@ -179,14 +220,13 @@ class RecentHoles(HoleMap):
 
     def add(self, pages: IntArray) -> None:
         """Pages were freed; none is a hole already."""
-        places = self._flip(pages)
-        self._mark(places)
-        if self._top + len(places) > len(self._stack):
-            kept = self._newest_first(self._stack[: self._top].astype(np.int64), excluded=places)[::-1]
+        self._mark(pages)
+        if self._top + len(pages) > len(self._stack):
+            kept = self._newest_first(self._stack[: self._top].astype(np.int64), excluded=pages)[::-1]
             self._stack[: len(kept)] = kept
             self._top = len(kept)
-        self._stack[self._top : self._top + len(places)] = places
-        self._top += len(places)
+        self._stack[self._top : self._top + len(pages)] = pages
+        self._top += len(pages)
 
     def take(self, count: int) -> IntArray:
         """Remove and return ``count`` holes, the newest first."""
@@ -196,21 +236,28 @@ class RecentHoles(HoleMap):
             size = min(count, self._top)
             chunk = self._stack[self._top - size : self._top].astype(np.int64)
             stale = self._top - self.count
-            places = self._newest_first(chunk) if stale else chunk[::-1]
+            pages = self._newest_first(chunk) if stale else chunk[::-1]
             self._top -= size
-            self._clear(places)
-            found.append(places)
-            count -= len(places)
+            self._clear(pages)
+            found.append(pages)
+            count -= len(pages)
         if len(found) == 1:
-            return self._flip(found[0])
-        return self._flip(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+            return found[0]
+        return np.concatenate(found) if found else NOTHING
 
     def remove(self, pages: IntArray) -> None:
         """These holes were filled by moves."""
-        self._clear(self._flip(pages))
-        self._removed(0)
+        self._clear(pages)
+        self._dropped()
 
-    def _removed(self, lowest: int) -> None:
+    def inside(self, count: int, start: int, stop: int) -> IntArray:
+        """Up to ``count`` holes in ``[start, stop)``, the nearest first."""
+        if count >= self.count:
+            return self._all_inside(start, stop)[:count]
+        low, high = (self._last - stop + 1, self._last - start + 1) if self._last else (start, stop)
+        return self._flip(self._scan(count, low, high))
+
+    def _dropped(self) -> None:
         if not self.count:
             self._top = 0
 

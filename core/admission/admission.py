@@ -1,11 +1,15 @@
 """Admission: a request is charged all that it will hold, and admitted when that fits beside what was promised.
 
-1. ``ask``      may this request start now? Nothing changes.
-2. ``charge``   it starts in this row: what it was charged and has not taken is held back from later answers.
-3. ``forget``   the row is closed, or its request retracted.
+1. ``ask``        may this request start now? Nothing changes.
+2. ``make_room``  where the answer says so, the cache evicts until the charge fits.
+3. ``promise``    it will start: its charge is held back from later answers.
+4. ``start``      its row is open: what it was charged and has not taken is held back.
+5. ``forget``     the row is closed, or its request retracted.
 """
 
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,26 +18,33 @@ from kvarena.planning.charges import most
 from kvarena.planning.demand import Demand, RequestShape, request_demand
 from kvarena.planning.packing import packs
 from kvarena.planning.sizing import Sizing
-from kvarena.terms.answers import Admit, Never, Wait
+from kvarena.terms.answers import Admit, Never, Wait, named
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import IntArray
+from kvarena.terms.ports import Cache, IntArray
+
+Holdings = Callable[[], IntArray]
+"""The units that each row owns now, int64 (sub-pools in chain order, rows)."""
 
 
 class Admission:
     """Answers for one chain, from concrete demands alone.
 
-    ``output_fraction`` is the share of its maximal output that a request is charged on arrival. At 1.0 an
-    admitted request never runs dry; below it, running requests may have to be retracted. It answers for the
-    arena that it was made for: after ``Storage.resize`` it is made anew.
+    ``holdings`` tells what running requests have taken of their charges (``storage.ownership.held``). ``cache``
+    may give pages back; without one, nothing is evicted. ``output_fraction`` is the share of its maximal output
+    that a request is charged on arrival. At 1.0 an admitted request never runs dry; below it, running requests
+    may have to be retracted. It answers for the arena that it was made for: after ``Storage.resize`` it is made
+    anew.
     """
 
     def __init__(
         self,
         chain: Chain,
         sizing: Sizing,
+        holdings: Holdings,
         *,
         chunk_tokens: int,
         output_fraction: float = 1.0,
+        cache: Cache | None = None,
     ) -> None:
         self.chain = chain
         self.plan = chain.plan
@@ -42,10 +53,15 @@ class Admission:
         self.chunk_tokens = chunk_tokens
         self.slots_per_request = sizing.limits.slots_per_request
         self.output_fraction = output_fraction
+        self.cache = cache
+        self._holdings = holdings
         # a waiting request is asked about again and again: its price is kept, and whether it fits at all
         self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
         self.fits_alone = functools.lru_cache(maxsize=1 << 14)(self._fits_alone)
-        self._charges = np.zeros((sizing.running, len(self.plan.sub_pools)), dtype=np.int64)
+        self._charges = np.zeros((len(self.plan.sub_pools), sizing.running), dtype=np.int64)
+        self._starting: Demand = (0,) * len(self.plan.sub_pools)
+        self._owed: Demand | None = None
+        self._owed_at = -1
 
     def _price(self, prompt_tokens: int, output_tokens: int) -> Demand:
         """The most units that a request of these lengths holds at once."""
@@ -58,20 +74,37 @@ class Admission:
         """How many output tokens a request is charged for; at least one."""
         return max(1, round(output_tokens * self.output_fraction))
 
-    def ask(self, prompt_tokens: int, output_tokens: int, held: IntArray) -> Admit | Wait | Never:
-        """May a request with so many tokens to forward, and so many still to generate, start now?
-
-        Args:
-            held: units bound to each row, shape (rows, sub-pools): what running requests have taken.
-        """
-        never = self.never(prompt_tokens, output_tokens)
-        if never is not None:
+    def ask(self, prompt_tokens: int, output_tokens: int) -> Admit | Wait | Never:
+        """May a request with so many tokens to forward, and so many still to generate, start now?"""
+        if not self.fits_alone(prompt_tokens, output_tokens):
+            never = self.never(prompt_tokens, output_tokens)
+            assert never is not None
             return never
         charge = self.demand(prompt_tokens, self.expected(output_tokens))
-        promised = self.promised(held)
-        if self.chain.feasible(tuple(asked + owed for asked, owed in zip(charge, promised, strict=True))):
+        promised = self.promised()
+        wanted = tuple([asked + owed for asked, owed in zip(charge, promised, strict=True)])
+        if self.chain.feasible(wanted):
             return Admit(charge)
-        return Wait(self._sum(charge, f"held back for running requests: {self._named(promised)}"))
+        if self.cache is not None and self.chain.feasible_after(wanted, self.cache.evictable()):
+            return Admit(charge, evicts=True)
+        return Wait(self.plan.names, charge, promised)
+
+    def make_room(self, answer: Admit, reading: Any = None) -> bool:
+        """Let the cache evict until the answer's charge fits; whether it does now.
+
+        ``reading`` is the entry of the cache that the request starts from: it is locked first and stays so, for
+        the caller to unlock at the request's end; where no room could be made, it is unlocked again.
+        """
+        if self.cache is None:
+            return not answer.evicts
+        if reading is not None:
+            self.cache.lock(reading)
+        if not self._fits_beside(answer.charge):
+            self.cache.evict(lambda: self._fits_beside(answer.charge))
+        made = self._fits_beside(answer.charge)
+        if not made and reading is not None:
+            self.cache.unlock(reading)
+        return made
 
     def never(self, prompt_tokens: int, output_tokens: int) -> Never | None:
         """Why no empty arena could serve such a request, with its sum; None where one could."""
@@ -85,18 +118,42 @@ class Admission:
             why = self._sum(whole, f"an empty arena of {self.arena_bytes:,} B cannot hold it")
         return Never(why, self.largest_prompt(output_tokens))
 
-    def charge(self, row: int, charge: Demand) -> None:
-        """A request started in this row with this charge, or goes on with another one."""
+    def promise(self, charge: Demand) -> None:
+        """A request will start with this charge: held back from now on, until ``start`` gives it to its row."""
+        self._starting = tuple([held + more for held, more in zip(self._starting, charge, strict=True)])
+
+    def start(self, rows: IntArray, charges: Sequence[Demand]) -> None:
+        """The rows of promised requests are open."""
+        charged = np.array(charges, dtype=np.int64).reshape(len(rows), -1).T
+        left = [held - int(more) for held, more in zip(self._starting, charged.sum(axis=1), strict=True)]
+        invariant("admission.started_unpromised", min(left, default=0) >= 0, rows=rows, left=left)
+        self._starting = tuple(left)
+        self._charges[:, rows] = charged
+        self._owed = None
+
+    def recharge(self, row: int, charge: Demand) -> None:
+        """A running request goes on with another charge."""
         invariant("admission.negative_charge", min(charge, default=0) >= 0, row=row, charge=charge)
-        self._charges[row] = charge
+        self._charges[:, row] = charge
+        self._owed = None
 
-    def forget(self, row: int) -> None:
-        """The row's request is gone: nothing is held back for it."""
-        self._charges[row] = 0
+    def forget(self, rows: int | IntArray) -> None:
+        """These rows' requests are gone: nothing is held back for them."""
+        self._charges[:, rows] = 0
+        self._owed = None
 
-    def promised(self, held: IntArray) -> Demand:
-        """What running requests were charged and have not taken yet."""
-        return tuple(np.maximum(self._charges - held, 0).sum(axis=0).tolist())
+    def promised(self) -> Demand:
+        """What requests were charged and have not taken yet."""
+        epoch = self.chain.epoch
+        if self._owed is None or self._owed_at != epoch:
+            owed = self._charges - self._holdings()
+            np.maximum(owed, 0, out=owed)
+            self._owed, self._owed_at = tuple(owed.sum(axis=1).tolist()), epoch
+        return tuple([owed + held for owed, held in zip(self._owed, self._starting, strict=True)])
+
+    def _fits_beside(self, charge: Demand) -> bool:
+        """Whether a charge fits now beside what was promised."""
+        return self.chain.feasible(tuple([more + owed for more, owed in zip(charge, self.promised(), strict=True)]))
 
     def _fits_alone(self, prompt_tokens: int, output_tokens: int) -> bool:
         """Whether an empty arena, and one request row, could hold such a request to its end."""
@@ -108,8 +165,5 @@ class Admission:
         """The longest prompt that an empty arena could serve with this output; 0 where there is none."""
         return most(lambda prompt: self.fits_alone(prompt, output_tokens), self.context_tokens)
 
-    def _named(self, demand: Demand) -> str:
-        return ", ".join(f"{count} {name}" for name, count in zip(self.plan.names, demand, strict=True))
-
     def _sum(self, demand: Demand, why: str) -> str:
-        return f"asked {self._named(demand)} (units per sub-pool); {why}"
+        return f"asked {named(self.plan.names, demand)} (units per sub-pool); {why}"

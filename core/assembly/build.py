@@ -45,7 +45,7 @@ def build_storage(
     check_bookkeeping(sizing)
     _reserve(device, sizing)
     storage = Storage(plan, sizing, device, lambda sizing: _books(plan, sizing, device, policies))
-    storage.on_release(lambda: call_hook(hooks, "kvarena_storage_closed", storage))
+    storage.at_release.append(lambda: call_hook(hooks, "kvarena_storage_closed", storage))
     try:
         call_hook(hooks, "kvarena_storage_opened", storage)
     except PluginError:

@@ -14,6 +14,15 @@ SCAN_PAGES = 1024
 class Band(Span):
     """The pages of one sub-pool at an end of the arena (its grid names which)."""
 
+    @property
+    def packed(self) -> range:
+        """The pages that the span has once every page that may move is packed towards the end."""
+        if self.grid.end is LOW:
+            stop = self.start + self.live
+            return range(self.start, max(stop, int(self.fixed[-1]) + 1) if len(self.fixed) else stop)
+        start = self.stop - self.live
+        return range(min(start, int(self.fixed[0])) if len(self.fixed) else start, self.stop)
+
     def absorb(self) -> None:
         """Let the frontier retreat over holes."""
         if self.grid.end is LOW:
@@ -22,29 +31,29 @@ class Band(Span):
             self._drop_bottom()
 
     def closing_moves(self, limit: int) -> tuple[IntArray, IntArray]:
-        """Sources and targets of up to ``limit`` moves that bring the frontier nearer: farthest page, nearest hole.
+        """Sources and targets of up to ``limit`` moves that bring the frontier nearer.
 
-        With a limit of at least the holes, every live page is packed towards the end. Sources are live
-        pages beyond where the packed span will end, targets the holes before it: none is both.
+        With a limit of at least the holes, every live page is packed towards the end around the fixed ones.
+        Sources are the live pages farthest out, beyond where the packed span ends, targets holes before it: none
+        is both, and no fixed page lies beyond.
         """
-        sources = self._farthest_live(min(limit, len(self.holes)))
-        targets = self.holes.nearest(len(sources))
+        packed = self.packed
+        sources = self._farthest_live(min(limit, len(self.holes)), packed)
+        targets = self.holes.inside(len(sources), packed.start, packed.stop)
         invariant("band.move_needs_a_hole", len(targets) == len(sources), sub_pool=self.grid.name)
         return sources, targets
 
     def _anchor(self, start: int) -> int:
         return self.grid.first if self.grid.end is LOW else self.grid.stop
 
-    def _farthest_live(self, limit: int) -> IntArray:
+    def _farthest_live(self, limit: int, packed: range) -> IntArray:
         """Up to ``limit`` live pages outside the packed span, from the frontier inwards."""
-        if self.grid.end is LOW:
-            low, high = self.start + self.live, self.stop
-        else:
-            low, high = self.start, self.stop - self.live
+        rising = self.grid.end is LOW
+        low, high = (packed.stop, self.stop) if rising else (self.start, packed.start)
         found: list[IntArray] = []
         width = max(SCAN_PAGES, 2 * limit)
         while limit and low < high:
-            if self.grid.end is LOW:
+            if rising:
                 window = range(max(low, high - width), high)
                 high = window.start
             else:
@@ -52,7 +61,9 @@ class Band(Span):
                 low = window.stop
             owners = self.ids.owners_of(slice(window.start, window.stop))
             live = (owners != UNOWNED).nonzero()[0] + window.start
-            found.append((live[::-1] if self.grid.end is LOW else live)[:limit])
+            found.append((live[::-1] if rising else live)[:limit])
             limit -= len(found[-1])
             width *= 2
+        if len(found) == 1:
+            return found[0]
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)

@@ -18,7 +18,7 @@ class FloatBand(Span):
         """Sources and targets that bring every live page into ``[start, stop)``: pages inside it stay.
 
         No target is a source: the others fill the pages of the block that this band does not own, which the
-        order of the moves has made nobody's.
+        order of the moves has made nobody's. The block covers every fixed page.
         """
         live = (self.ids.owners_of(slice(self.start, self.stop)) != UNOWNED).nonzero()[0] + self.start
         sources = live[(live < start) | (live >= stop)]
@@ -34,7 +34,8 @@ class FloatBand(Span):
         They may lie at a frontier: the take that asked for the move fills them.
         """
         sources, targets = moves
-        self.holes.remove(self.holes.nearest(len(self.holes)))
+        self._shot = None
+        self.holes.remove(self.holes.inside(len(self.holes), self.start, self.stop))
         self.ids.rebind(sources, targets)
         self.start, self.stop = start, stop
         self.holes.add((self.ids.owners_of(slice(start, stop)) == UNOWNED).nonzero()[0] + start)

@@ -23,18 +23,27 @@ class IdBand:
         """How many ids are taken."""
         return self.ids.bound
 
+    @property
+    def reusable(self) -> int:
+        """How many ids can be taken: none needs room."""
+        return self.grid.id_count - self.ids.bound
+
     def shot(self) -> BandShot:
         """What pricing needs to know: the count."""
-        return BandShot(self.grid.name, 0, None, self.live, 0, 0, 0, self.grid.id_count - self.live)
+        return BandShot(self.grid.name, 0, None, self.live, 0, 0, 0, self.reusable)
 
     def take(self, ids: IntArray) -> IntArray:
-        """Take ids that were checked by ``check_unbound``."""
+        """Take ids that are nobody's: minted just now, or checked by ``check_unbound``."""
         self.ids.bind(ids, ids)
         return ids
 
     def free(self, ids: IntArray) -> None:
         """Give ids back."""
         self.ids.unbind(ids)
+
+    def check_free(self, ids: IntArray) -> None:
+        """These ids can be freed: each is taken and named once. Nothing changes."""
+        self.ids.check_bound(ids)
 
     def verify(self) -> None:
         """The maps agree."""

@@ -4,6 +4,7 @@ A page's life:  1. take    a hole, or a page beyond the span, becomes live.
                 2. free    its id unbinds at once, and the page is a hole.
                 3. absorb  holes at a frontier go back to the arena.
                 4. move    a live page's bytes go to a hole; the id follows, the page is a hole.
+                5. fix     a live page stays where it is, and its owner keeps it, until it is unfixed.
 Always:  live + holes == stop - start     (checked by ``verify``)
 """
 
@@ -17,6 +18,8 @@ from kvarena.planning.snapshot import BandShot
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import LOW, Holes, IntArray
 
+NONE_FIXED = np.empty(0, dtype=np.int64)
+
 
 class Span(ABC):
     """The pages of one sub-pool. ``start`` and ``stop`` are pages: its two frontiers."""
@@ -26,45 +29,88 @@ class Span(ABC):
         self.ids = ids
         self.holes = holes
         self.start = self.stop = grid.first if grid.end is LOW else grid.stop
+        self.fixed = NONE_FIXED
+        self._shot: BandShot | None = None
 
     @property
     def live(self) -> int:
         """How many pages have an id."""
         return self.ids.bound
 
+    @property
+    def reusable(self) -> int:
+        """How many pages can be taken without growing."""
+        return len(self.holes)
+
     def shot(self) -> BandShot:
-        """What pricing needs to know: counts and frontiers."""
-        grid, live = self.grid, self.ids.bound
-        return BandShot(
-            grid.name, grid.unit_bytes, grid.end, live, len(self.holes), self.start, self.stop, grid.id_count - live
-        )
+        """What pricing needs to know, counts and frontiers; kept until the band changes."""
+        shot = self._shot
+        if shot is None:
+            grid, live, fixed = self.grid, self.ids.bound, self.fixed
+            low, high = (int(fixed[0]), int(fixed[-1]) + 1) if len(fixed) else (0, 0)
+            shot = self._shot = BandShot._make(
+                (
+                    grid.name, grid.unit_bytes, grid.end, live, len(self.holes), self.start, self.stop,
+                    grid.id_count - live, 0, 0, 0, low, high,
+                )
+            )  # fmt: skip
+        return shot
 
     def take(self, ids: IntArray, start: int, stop: int) -> IntArray:
         """Bind these ids to holes first, then to the pages that the span grows over, to ``[start, stop)``.
 
-        The one place that hands out pages. ``ids`` were checked by ``check_unbound``.
+        The one place that hands out pages. The ids are nobody's: minted just now, or checked by ``check_unbound``.
         """
         if not self.ids.bound:
             self.start = self.stop = self._anchor(start)
-        reused = min(len(ids), len(self.holes))
+        count, reused = len(ids), min(len(ids), len(self.holes))
         below, above = self.start - start, stop - self.stop
         invariant(
             "band.growth_is_what_holes_lack",
-            below >= 0 <= above and below + above == len(ids) - reused,
-            sub_pool=self.grid.name, below=below, above=above, asked=len(ids), reused=reused,
+            below >= 0 <= above and below + above == count - reused,
+            sub_pool=self.grid.name, below=below, above=above, asked=count, reused=reused,
         )  # fmt: skip
-        pages = self.holes.take(reused)
-        if below or above:
-            grown = np.concatenate((np.arange(start, self.start), np.arange(self.stop, stop)))
-            pages = np.concatenate((pages, grown)) if reused else grown
-            self.start, self.stop = start, stop
-        self.ids.bind(ids, pages)
-        return pages
+        self._shot = None
+        if not below and not above:
+            return self._reuse(ids)
+        parts = [self._reuse(ids[:reused])] if reused else []
+        for first, size in ((start, below), (self.stop, above)):
+            if size:
+                self.ids.bind_run(ids[reused : reused + size], first)
+                parts.append(np.arange(first, first + size))
+                reused += size
+        self.start, self.stop = start, stop
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def free(self, ids: IntArray) -> None:
         """The pages of these ids become holes; those at a frontier leave the span."""
+        self._shot = None
         self.holes.add(self.ids.unbind(ids))
         self.absorb()
+
+    def check_free(self, ids: IntArray) -> None:
+        """These ids can be freed: each is bound, named once, and not fixed. Nothing changes."""
+        self.ids.check_bound(ids)
+        if len(self.fixed):
+            pages = self.ids.pages_of(ids)
+            fixed = pages[np.isin(pages, self.fixed)]
+            invariant("band.free_outside_reservation", not len(fixed), sub_pool=self.grid.name, fixed=fixed)
+
+    def fix(self, ids: IntArray) -> None:
+        """These pages stay where they are, and cannot be freed, until they are unfixed."""
+        self.ids.check_bound(ids)
+        pages = self.ids.pages_of(ids)
+        invariant("band.fix_of_fixed_page", not np.isin(pages, self.fixed).any(), sub_pool=self.grid.name, pages=pages)
+        self.fixed = np.sort(np.concatenate((self.fixed, pages)))
+        self._shot = None
+
+    def unfix(self, ids: IntArray) -> None:
+        """These pages may move and be freed again."""
+        self.ids.check_bound(ids)
+        pages = self.ids.pages_of(ids)
+        invariant("band.unfix_of_loose_page", np.isin(pages, self.fixed).all(), sub_pool=self.grid.name, pages=pages)
+        self.fixed = np.setdiff1d(self.fixed, pages)
+        self._shot = None
 
     @abstractmethod
     def absorb(self) -> None:
@@ -72,6 +118,7 @@ class Span(ABC):
 
     def moved(self, sources: IntArray, targets: IntArray) -> None:
         """The bytes of ``sources`` were copied into the holes ``targets``: rebind, and absorb what came free."""
+        self._shot = None
         self.ids.rebind(sources, targets)
         self.holes.remove(targets)
         self.holes.add(sources)
@@ -91,14 +138,24 @@ class Span(ABC):
         )  # fmt: skip
         owners = self.ids.owners_of(slice(self.start, self.stop))
         unowned = (owners == UNOWNED).nonzero()[0] + self.start
-        holes = np.sort(self.holes.nearest(len(self.holes)))
+        holes = np.sort(self.holes.inside(len(self.holes), self.start, self.stop))
         invariant(
             "band.holes_are_unowned", np.array_equal(holes, unowned), sub_pool=grid.name, holes=holes, free=unowned
         )
+        owned = self.ids.owners_of(self.fixed)
+        invariant("band.fixed_is_live", (owned != UNOWNED).all(), sub_pool=grid.name, fixed=self.fixed)
+        kept, self._shot = self._shot, None
+        invariant("band.stale_shot", kept in (None, self.shot()), sub_pool=grid.name, kept=kept, now=self._shot)
 
     @abstractmethod
     def _anchor(self, start: int) -> int:
         """Where an empty span begins to grow, when it takes the pages from ``start`` on."""
+
+    def _reuse(self, ids: IntArray) -> IntArray:
+        """Bind ids to holes."""
+        pages = self.holes.take(len(ids))
+        self.ids.bind(ids, pages)
+        return pages
 
     def _drop_top(self) -> None:
         """Absorb the holes below the upper frontier."""

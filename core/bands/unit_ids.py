@@ -20,7 +20,7 @@ class IdPool:
     Always:  out + returned + fresh == count     (checked by ``verify``)
 
     Ids that came back go out first, the newest first; then ids that were never out, from the lowest.
-    Bookkeeping: 8 bytes an id.
+    Bookkeeping: 5 bytes an id.
     """
 
     def __init__(self, count: int) -> None:
@@ -28,7 +28,7 @@ class IdPool:
         self._fresh = 0
         self._top = 0
         self._returned = np.empty(count, dtype=np.int32)
-        self._out = np.zeros(count, dtype=np.int32)  # > 0: the id is out; the value marks duplicates in one call
+        self._out = np.zeros(count, dtype=np.bool_)
 
     @property
     def free(self) -> int:
@@ -38,26 +38,35 @@ class IdPool:
     def mint(self, count: int) -> IntArray:
         """Ids that nobody holds."""
         invariant("id_pool.mint_beyond_free", 0 <= count <= self.free, count=count, free=self.free)
-        reused = min(count, self._top)
-        ids = self._returned[self._top - reused : self._top][::-1].astype(np.int64)
-        self._top -= reused
+        top = self._top
+        reused = min(count, top)
+        fresh = self._fresh
         if reused < count:
-            fresh = np.arange(self._fresh, self._fresh + count - reused)
+            ids = np.arange(fresh - reused, fresh + count - reused)
+            if reused:
+                ids[:reused] = self._returned[:top][::-1]
             self._fresh += count - reused
-            ids = np.concatenate((ids, fresh)) if reused else fresh
-        self._out[ids] = 1
+        else:
+            ids = self._returned[top - count : top][::-1].astype(np.int64)
+        self._top = top - reused
+        self._out[ids] = True
         return ids
 
     def give_back(self, ids: IntArray) -> None:
         """Ids come back. Checked before anything changes: each is out, and none is named twice."""
         invariant("id_pool.give_back_of_unknown_id", within(ids, self.count), ids=ids)
-        invariant("id_pool.give_back_of_free_id", np.count_nonzero(self._out[ids]) == len(ids), ids=ids)
-        marks = np.arange(1, len(ids) + 1, dtype=np.int32)
-        self._out[ids] = marks
-        invariant("id_pool.give_back_twice", same(self._out[ids], marks), ids=ids)
-        self._out[ids] = 0
-        self._returned[self._top : self._top + len(ids)] = ids
-        self._top += len(ids)
+        out = self._out
+        invariant("id_pool.give_back_of_free_id", np.count_nonzero(out[ids]) == len(ids), ids=ids)
+        ordered = np.sort(ids)
+        invariant("id_pool.give_back_twice", not np.count_nonzero(ordered[1:] == ordered[:-1]), ids=ids)
+        self.accept(ids)
+
+    def accept(self, ids: IntArray) -> None:
+        """Take back ids that the caller knows to be out, each named once."""
+        self._out[ids] = False
+        top = self._top
+        self._top = top + len(ids)
+        self._returned[top : self._top] = ids
 
     def verify(self) -> None:
         """Every id is out, returned or fresh, and only one of them."""
@@ -94,10 +103,15 @@ class UnitIds:
         """Whether each id has a page."""
         return np.asarray(self._pages[ids] != self.sink_page)
 
+    def bound_among(self, ids: IntArray) -> IntArray:
+        """Those of these ids that have a page, in their order."""
+        bound = self._pages[ids] != self.sink_page
+        return ids if np.count_nonzero(bound) == len(ids) else ids[bound]
+
     def check_unbound(self, ids: IntArray) -> None:
         """Each of these ids exists and has no page, and none is named twice. Nothing changes."""
-        pages = self._pages
         invariant("band.take_of_unknown_id", within(ids, self.id_count), ids=ids, id_count=self.id_count)
+        pages = self._pages
         invariant("band.take_of_bound_id", not np.count_nonzero(pages[ids] != self.sink_page), ids=ids)
         marks = np.arange(len(ids))
         pages[ids] = marks
@@ -105,24 +119,38 @@ class UnitIds:
         pages[ids] = self.sink_page
         invariant("band.take_of_id_twice", distinct, ids=ids)
 
+    def check_bound(self, ids: IntArray) -> None:
+        """Each of these ids has a page, and none is named twice. Nothing changes."""
+        invariant("band.free_of_unknown_id", within(ids, self.id_count), ids=ids, id_count=self.id_count)
+        owners, pages = self._owners, self._pages[ids]
+        invariant("band.free_of_bound_page", same(owners[pages], ids), ids=ids, pages=pages)
+        marks = np.arange(len(ids))
+        owners[pages] = marks
+        distinct = same(owners[pages], marks)
+        owners[pages] = ids
+        invariant("band.free_of_bound_page", distinct, named_twice=ids)
+
     def bind(self, ids: IntArray, pages: IntArray) -> None:
-        """Give each id its page. The ids were checked; the pages are nobody's."""
-        invariant("band.bind_of_owned_page", not np.count_nonzero(self._owners[pages] != UNOWNED), pages=pages)
+        """Give each id its page. The ids were minted or checked; the pages are nobody's."""
         self._pages[ids] = pages
         self._owners[pages] = ids
         self.bound += len(ids)
 
+    def bind_run(self, ids: IntArray, start: int) -> None:
+        """Give the ids the pages from ``start`` on, in order."""
+        stop = start + len(ids)
+        self._pages[ids] = np.arange(start, stop)
+        self._owners[start:stop] = ids
+        self.bound += len(ids)
+
     def unbind(self, ids: IntArray) -> IntArray:
-        """Take their pages from these ids. Checked before anything changes: a double free is caught whole."""
-        invariant("band.free_of_unknown_id", within(ids, self.id_count), ids=ids, id_count=self.id_count)
+        """Take their pages from ids that are bound and named once; returns the pages.
+
+        That they are bound is checked before anything changes, at any level: an unbound id would free the sink.
+        """
         pages = self._pages[ids]
         owners = self._owners
         invariant("band.free_of_bound_page", same(owners[pages], ids), ids=ids, pages=pages)
-        marks = np.arange(len(ids))
-        owners[pages] = marks
-        if not same(owners[pages], marks):
-            owners[pages] = ids
-            invariant("band.free_of_bound_page", False, named_twice=ids)
         owners[pages] = UNOWNED
         self._pages[ids] = self.sink_page
         self.bound -= len(ids)
@@ -130,11 +158,13 @@ class UnitIds:
 
     def rebind(self, sources: IntArray, targets: IntArray) -> None:
         """The bytes of ``sources`` are now in ``targets``: the same ids, other pages."""
-        ids = self._owners[sources]
-        invariant("band.move_of_unowned_page", (ids >= 0).all() and (self._pages[ids] == sources).all(), pages=sources)
-        invariant("band.move_onto_owned_page", (self._owners[targets] == UNOWNED).all(), pages=targets)
-        self._owners[sources] = UNOWNED
-        self._owners[targets] = ids
+        owners = self._owners
+        ids = owners[sources]
+        invariant("band.move_of_unowned_page", ids.min(initial=0) >= 0, pages=sources)
+        invariant("band.move_of_stale_page", same(self._pages[ids], sources), pages=sources)
+        invariant("band.move_onto_owned_page", owners[targets].max(initial=UNOWNED) == UNOWNED, pages=targets)
+        owners[sources] = UNOWNED
+        owners[targets] = ids
         self._pages[ids] = targets
 
     def verify(self) -> None:

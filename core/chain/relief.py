@@ -1,5 +1,7 @@
 """Moves: the bytes go through the device, then the ids follow. Nothing here decides."""
 
+from collections.abc import Mapping
+
 import attrs
 
 from kvarena.bands.band import Band
@@ -8,25 +10,34 @@ from kvarena.bands.id_band import IdBand
 from kvarena.planning.pricing import Action, Arrangement, move_order
 from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import Device
+from kvarena.terms.ports import Device, IntArray
 
 AnyBand = Band | FloatBand | IdBand
 
 
 @attrs.define
 class Counters:
-    """What a chain did so far. ``moves``: pages; ``relocations``: floats moved as a whole."""
+    """What a chain did so far. ``moves`` counts pages, ``relocations`` floats moved as a whole."""
 
     takes: int = 0
     refusals: int = 0
     moves: int = 0
     moved_bytes: int = 0
     relocations: int = 0
+    moved_by: dict[str, int] = attrs.Factory(dict)
+    refused_by: dict[str, int] = attrs.Factory(dict)
 
-    def count(self, pages: int, unit_bytes: int) -> None:
+    def count(self, name: str, pages: int, unit_bytes: int) -> None:
         """Add pages that were moved."""
         self.moves += pages
         self.moved_bytes += pages * unit_bytes
+        self.moved_by[name] = self.moved_by.get(name, 0) + pages
+
+    def refuse(self, asked: Mapping[str, int]) -> None:
+        """Add a refused take, to each sub-pool that it asked of."""
+        self.refusals += 1
+        for name in asked:
+            self.refused_by[name] = self.refused_by.get(name, 0) + 1
 
 
 def compact(band: Band, device: Device, counters: Counters, *, limit: int) -> int:
@@ -35,7 +46,7 @@ def compact(band: Band, device: Device, counters: Counters, *, limit: int) -> in
     if len(sources):
         device.copy_pages(band.grid.unit_bytes, sources, targets)
         band.moved(sources, targets)
-        counters.count(len(sources), band.grid.unit_bytes)
+        counters.count(band.grid.name, len(sources), band.grid.unit_bytes)
     return len(sources)
 
 
@@ -45,7 +56,7 @@ def relocate(band: FloatBand, device: Device, counters: Counters, *, block: rang
     if len(sources):
         device.copy_pages(band.grid.unit_bytes, sources, targets)
     band.relocated(block.start, block.stop, (sources, targets))
-    counters.count(len(sources), band.grid.unit_bytes)
+    counters.count(band.grid.name, len(sources), band.grid.unit_bytes)
     counters.relocations += 1
 
 
@@ -58,8 +69,33 @@ def realize(
         band = bands[place.name]
         if place.action is Action.FLUSH and isinstance(band, Band):
             compact(band, device, counters, limit=len(band.holes))
-            invariant("relief.end_is_packed", not len(band.holes), sub_pool=place.name, holes=len(band.holes))
+            span = range(band.start, band.stop)
+            invariant("relief.end_is_packed", span == band.packed, sub_pool=place.name, span=span, packed=band.packed)
     for name in move_order(snapshot, arrangement):
         band = bands[name]
         if isinstance(band, FloatBand):
             relocate(band, device, counters, block=range(places[name].start, places[name].stop))
+
+
+def hand_out(
+    bands: Mapping[str, AnyBand], arrangement: Arrangement | None, wanted: Mapping[str, IntArray], device: Device
+) -> dict[str, IntArray]:
+    """Each band takes its pages, in chain order, inside the span that the arrangement gives it.
+
+    Without an arrangement every band has holes enough and keeps its span.
+    """
+    places = {place.name: place for place in arrangement.places} if arrangement is not None else {}
+    taken: dict[str, IntArray] = {}
+    for name, band in bands.items():
+        ids = wanted.get(name)
+        if ids is None:
+            continue
+        if isinstance(band, IdBand):
+            taken[name] = band.take(ids)
+            continue
+        place = places.get(name)
+        start, stop = (place.start, place.stop) if place is not None else (band.start, band.stop)
+        taken[name] = pages = band.take(ids, start, stop)
+        if band.grid.zero_on_take:
+            device.zero_pages(band.grid.unit_bytes, pages)
+    return taken

@@ -3,64 +3,80 @@
 A *demand* is a tuple of units per sub-pool in chain order. Three steps of rearrangement, each reaching all
 that the one before it reaches:
 
-    NO_MOVE     holes are reused, each span extends at its frontiers
-    FLUSH_ENDS  the ends are compacted first
-    RELAYOUT    floats are moved as packed blocks between the compacted ends
+    NO_MOVE     holes are reused, then pending pages, then each span extends at its frontiers
+    FLUSH_ENDS  the ends may be packed first, around their fixed pages
+    RELAYOUT    floats may be relocated as well, as packed blocks that cover their fixed pages
 
-Positions are exact: every span lies on its own grid from byte 0, an empty float takes no room and its
-neighbours see through it, an empty end takes nothing beyond its sink. One pass from the right finds how
-far right each span may lie; one pass from the left then places each between its least and its greatest
-position, so a preference never makes a feasible demand fail.
+and three waits, likewise:
+
+    NOTHING     NO_MOVE as the chain is; a take settles only the pending batches that its holes do not cover
+    SETTLE      recovery: pending and vacated pages are holes; every step
+    TRANSFERS   the host waits for transfers: their pages may move, and nothing is kept; every step
+
+Positions are exact: every span lies on its own grid from byte 0, a float that holds nothing takes no room and
+its neighbours see through it, an empty end takes nothing beyond its sink. One pass from the right finds how far
+right each band may begin, and which bands stay where they are; one pass from the left then places each between
+its least and its greatest position, so a preference never makes a feasible demand fail.
+
+Minimised: the bytes of what moves, a float counted whole, an end by its holes; then the number of bands. Not
+minimised beyond that: a relocated float is put as near its old place as what lies on its left allows.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from kvarena.planning.snapshot import BandShot, ChainSnapshot
+from kvarena.planning.placing import Action, Shape, Step, in_place, leftmost, nearest, rightmost, shapes
+from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import HIGH, LOW
-from kvarena.terms.units import ceil_div
+from kvarena.terms.ports import LOW
+
+__all__ = ["Action", "Arrangement", "Placing", "Step", "Waits", "feasible", "first_plan", "move_order", "plan"]
 
 Place = Callable[[int, int], int]
 
-
-class Step(enum.IntEnum):
-    """How much may be rearranged."""
-
-    NO_MOVE = 0
-    FLUSH_ENDS = 1
-    RELAYOUT = 2
+_new = tuple.__new__
+STATES_MAX = 64
+"""How many ways to keep bands in place are remembered at a border; the one that needs the least room always is."""
 
 
-class Action(enum.Enum):
-    """What happens to a band before its take."""
+class Waits(enum.IntEnum):
+    """What is waited for before an arrangement can be realized."""
 
-    STAY = "stay"
-    FLUSH = "flush"
-    MOVE = "move"
+    NOTHING = 0
+    SETTLE = 1
+    TRANSFERS = 2
+
+
+_AFTER = {Waits.NOTHING: "", Waits.SETTLE: " once settled", Waits.TRANSFERS: " once transfers have ended"}
 
 
 class Placing(NamedTuple):
-    """Where a band's span lies after the take, in pages of its own grid."""
+    """Where a band's span lies after the take, in pages of its own grid.
+
+    ``settles``: the pending pages that the take itself needs beyond the holes; 0 where recovery settled them all.
+    """
 
     name: str
     action: Action
     start: int
     stop: int
+    settles: int = 0
 
     def __str__(self) -> str:
-        return f"{self.name} [{self.start}, {self.stop}) {self.action.value}"
+        settling = f", settles {self.settles}" if self.settles else ""
+        return f"{self.name} [{self.start}, {self.stop}) {self.action.value}{settling}"
 
 
 class Arrangement(NamedTuple):
-    """An answer: the least or the asked step, and every band that holds something, in chain order."""
+    """An answer: the least or the asked step, every band that holds something in chain order, what it waits for."""
 
     step: Step
     places: tuple[Placing, ...]
+    waits: Waits = Waits.NOTHING
 
     def __str__(self) -> str:
-        return f"{self.step.name}: " + ", ".join(str(place) for place in self.places)
+        return f"{self.step.name}{_AFTER[self.waits]}: " + ", ".join(str(place) for place in self.places)
 
 
 def middle(lowest: int, highest: int) -> int:
@@ -69,72 +85,82 @@ def middle(lowest: int, highest: int) -> int:
 
 
 def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
-    """Whether any reachable arrangement serves the demand: everything packed as far left as it goes.
+    """Whether any reachable arrangement serves the demand, after any wait: all packed as far left as it goes.
 
     Exact: RELAYOUT reaches all that the other steps reach, and packing left leaves the most to the right.
     """
-    edge, room = snapshot.base, snapshot.top
-    for shot, count in zip(snapshot.bands, demand, strict=True):
-        _, unit, end, live, _, start, stop, ids_free, *_ = shot
+    edge, room, bands, kept, released = snapshot
+    if released is not None:
+        bands = released
+    elif kept:
+        return plan(snapshot, demand, Step.RELAYOUT) is not None
+    if len(demand) != len(bands):
+        _check(bands, demand)
+    for shot, count in zip(bands, demand, strict=False):
+        _, unit, end, live, _, start, stop, ids_free, _, _, fixed, low, high = shot
         if not 0 <= count <= ids_free:
-            invariant("pricing.negative_demand", count >= 0, sub_pool=shot.name, count=count)
+            _check(bands, demand)
             return False
-        size = (live + count) * unit
-        if size:
-            if end is None:
-                edge = -(-edge // unit) * unit + size
-            elif end is LOW:
-                edge = start * unit + size
-            else:
-                room = stop * unit - size
+        size = (live + fixed + count) * unit
+        if not size:
+            continue
+        if end is None:
+            edge = -(-edge // unit) * unit
+            if low < high:
+                size = max(size, (high - low) * unit)
+                edge = max(edge, high * unit - size)
+                if edge > low * unit:
+                    return False
+            edge += size
+        elif end is LOW:
+            edge = start * unit + size
+            if low < high and edge < high * unit:
+                edge = high * unit
+        else:
+            room = stop * unit - size
+            if low < high and room > low * unit:
+                room = low * unit
     return edge <= room
 
 
 def first_plan(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = middle) -> Arrangement | None:
-    """The least rearrangement that serves the demand; None if none does."""
-    for step in Step:
-        arrangement = plan(snapshot, demand, step, place)
-        if arrangement is not None:
-            return arrangement
+    """The least rearrangement that serves the demand, after the least wait; None if none does."""
+    found = plan(snapshot, demand, Step.NO_MOVE, place)
+    if found is not None:
+        return found
+    for reached, waits in _tiers(snapshot):
+        for step in Step:
+            found = plan(reached, demand, step, place)
+            if found is not None:
+                return found._replace(waits=waits)
     return None
 
 
 def plan(snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Place = middle) -> Arrangement | None:
     """An arrangement that serves the demand with this much rearrangement; None if there is none.
 
-    ``place`` chooses the first page of an empty float, between the least and the greatest that serve.
+    NO_MOVE is asked of the snapshot as it is; the other steps come after recovery. None of them waits for
+    transfers: ask ``after_transfers(snapshot)`` for that. ``place`` chooses the first page of a float that holds
+    nothing, between the least and the greatest that serve.
     """
-    if any(count > shot.ids_free for shot, count in zip(snapshot.bands, demand, strict=True)):
+    _check(snapshot.bands, demand)
+    waits = Waits.NOTHING
+    if step is not Step.NO_MOVE:
+        calm = settled(snapshot)
+        waits = Waits.NOTHING if calm is snapshot else Waits.SETTLE
+        snapshot = calm
+    limits = _stays(snapshot, demand) if step is Step.NO_MOVE else _least_moves(snapshot, demand, step)
+    if limits is None:
         return None
-    wants = [
-        _Want.of(shot, count)
-        for shot, count in zip(snapshot.bands, demand, strict=True)
-        if shot.unit_bytes and shot.live + count
-    ]
-    limits: list[int] = []
-    edge = snapshot.top
-    for want in reversed(wants):
-        limits.append(edge)
-        start = want.rightmost(edge, step)
-        if start is None:
-            return None
-        edge = start * want.unit_bytes
-    places: list[Placing] = []
-    edge = snapshot.base
-    for want, limit in zip(wants, reversed(limits), strict=True):
-        placing = want.placing(edge, limit, step, place)
-        if placing is None:
-            return None
-        places.append(placing)
-        edge = placing.stop * want.unit_bytes
-    return Arrangement(step, tuple(places))
+    return Arrangement(step, _places(snapshot, limits, place), waits)
 
 
 def move_order(snapshot: ChainSnapshot, arrangement: Arrangement) -> tuple[str, ...]:
     """The floats that move, in an order in which none is copied onto bytes that another still holds.
 
-    There always is one. Both the old and the new spans lie in chain order, so if a float waits for one to
-    its right, everything between them goes right too, and nothing from there waits for a float on the left.
+    There always is one, whatever is fixed. Both the old and the new spans lie in chain order, so if a float waits
+    for one to its right, everything between them goes right too, and nothing from there waits for a float on the
+    left. A block may overlap its own old place.
     """
     shots = {shot.name: shot for shot in snapshot.bands}
     waiting = [place for place in arrangement.places if place.action is Action.MOVE]
@@ -161,76 +187,108 @@ def _onto(place: Placing, shot: BandShot, other: BandShot) -> bool:
     return low < other.stop * other.unit_bytes and other.start * other.unit_bytes < high
 
 
-class _Want(NamedTuple):
-    """One band that will hold something: how long its span gets in place (``length``) and packed (``size``)."""
+def _check(bands: Sequence[BandShot], demand: Sequence[int]) -> None:
+    """A demand has one count for every band, and none is negative."""
+    if len(demand) != len(bands):
+        invariant("pricing.demand_of_other_bands", False, bands=len(bands), demand=len(demand))
+    if demand and min(demand) < 0:
+        short = next((shot.name, count) for shot, count in zip(bands, demand, strict=True) if count < 0)
+        invariant("pricing.negative_demand", False, sub_pool=short[0], count=short[1])
 
-    shot: BandShot
-    unit_bytes: int
-    size: int
-    growth: int
-    length: int
 
-    @classmethod
-    def of(cls, shot: BandShot, count: int) -> "_Want":
-        growth = max(0, count - shot.holes)
-        return cls(shot, shot.unit_bytes, shot.live + count, growth, shot.stop - shot.start + growth)
+def _tiers(snapshot: ChainSnapshot) -> Iterator[tuple[ChainSnapshot, Waits]]:
+    """What the chain becomes after each wait, the least first."""
+    calm = settled(snapshot)
+    yield calm, Waits.NOTHING if calm is snapshot else Waits.SETTLE
+    if snapshot.released is not None:
+        yield after_transfers(snapshot), Waits.TRANSFERS
 
-    def rightmost(self, edge: int, step: Step) -> int | None:
-        """The greatest first page with which the leanest form that ``step`` allows ends at or before ``edge``.
 
-        None for an end that reaches beyond. A float may be pushed further left than it can go: ``placing`` sees it.
-        """
-        shot = self.shot
-        limit = edge // self.unit_bytes
-        if shot.end is not None:
-            length = self.size if step >= Step.FLUSH_ENDS else self.length
-            start = shot.start if shot.end is LOW else shot.stop - length
-            return start if start + length <= limit else None
-        if not shot.live or step is Step.RELAYOUT:
-            return limit - self.size
-        return min(shot.start, limit - self.length)
+_Limits = list[tuple[BandShot, int, Shape, int, int]]
+"""Per band that holds something, from the right: its shot, what is asked, its shape, the byte at which it must end
+and the greatest first page with which it does."""
 
-    def placing(self, edge: int, limit: int, step: Step, place: Place) -> Placing | None:
-        """The place between ``edge`` and ``limit``, in bytes; None if it does not fit between them."""
-        shot = self.shot
-        lowest, stop = ceil_div(edge, self.unit_bytes), limit // self.unit_bytes
-        if shot.end is LOW:
-            return self._placing_low(stop, step)
-        if shot.end is HIGH:
-            return self._placing_high(lowest, step)
-        if not shot.live:
-            highest = stop - self.size
-            if lowest > highest:
+
+def _stays(snapshot: ChainSnapshot, demand: Sequence[int]) -> _Limits | None:
+    """How far right each band may lie, everything in place; None if it does not fit."""
+    base, top, bands, kept, _ = snapshot
+    edge, limits = top, []
+    for shot, count in zip(reversed(bands), reversed(demand), strict=True):
+        if count > shot.ids_free:
+            return None
+        shape = in_place(shot, count, top)
+        if shape is not None:
+            unit = shot.unit_bytes
+            start = rightmost(shape, unit, edge, kept)
+            if start is None:
                 return None
-            return self._at(min(max(place(lowest, highest), lowest), highest), self.size)
-        least, most = max(lowest, shot.start - self.growth), min(shot.start, stop - self.length)
-        if least <= most:
-            above = limit - shot.stop * self.unit_bytes >= shot.start * self.unit_bytes - edge
-            return self._at(most if above else least, self.length)
-        highest = stop - self.size
-        if step is not Step.RELAYOUT or lowest > highest:
+            limits.append((shot, count, shape, edge, start))
+            edge = start * unit
+    return limits if edge >= base else None
+
+
+def _least_moves(snapshot: ChainSnapshot, demand: Sequence[int], step: Step) -> _Limits | None:
+    """The same, where some bands may move: those that cost the least. None if nothing fits.
+
+    Each state is a border, what the bands to its right cost, and how they lie. Of two states the one that
+    reaches no further right and costs no less is dropped.
+    """
+    base, top, bands, kept, _ = snapshot
+    states: list[tuple[int, int, _Limits]] = [(top, 0, [])]
+    for shot, count in zip(reversed(bands), reversed(demand), strict=True):
+        if count > shot.ids_free:
             return None
-        return self._at(min(max(shot.start, lowest), highest), self.size, Action.MOVE)
+        forms = shapes(shot, count, top, step)
+        if not forms:
+            continue
+        reached = []
+        for edge, cost, limits in states:
+            for shape in forms:
+                start = rightmost(shape, shot.unit_bytes, edge, kept)
+                if start is not None:
+                    more = [*limits, (shot, count, shape, edge, start)]
+                    reached.append((start * shot.unit_bytes, cost + shape[-1], more))
+        states = _best(reached)
+    fitting = [state for state in states if state[0] >= base]
+    return min(fitting, key=lambda state: state[1])[2] if fitting else None
 
-    def _placing_low(self, limit: int, step: Step) -> Placing | None:
-        """In place while the rest still fits beside it; else packed, once the step allows it."""
-        start = self.shot.start
-        if start + self.length <= limit and step is not Step.RELAYOUT:
-            return self._at(start, self.length)
-        if step is Step.NO_MOVE or start + self.size > limit:
-            return None
-        return self._packed(start)
 
-    def _placing_high(self, edge: int, step: Step) -> Placing | None:
-        stop = self.shot.stop
-        if stop - self.length >= edge and step is not Step.RELAYOUT:
-            return self._at(stop - self.length, self.length)
-        if step is Step.NO_MOVE or stop - self.size < edge:
-            return None
-        return self._packed(stop - self.size)
+def _best(states: list[tuple[int, int, _Limits]]) -> list[tuple[int, int, _Limits]]:
+    """Those that no other beats in room and in cost: the border farthest right first."""
+    if len(states) < 2:
+        return states
+    best: list[tuple[int, int, _Limits]] = []
+    for state in sorted(states, key=lambda state: (-state[0], state[1])):
+        if not best or state[1] < best[-1][1]:
+            best.append(state)
+    return best[:STATES_MAX]
 
-    def _packed(self, start: int) -> Placing:
-        return self._at(start, self.size, Action.FLUSH if self.length > self.size else Action.STAY)
 
-    def _at(self, start: int, length: int, action: Action = Action.STAY) -> Placing:
-        return Placing(self.shot.name, action, start, start + length)
+def _places(snapshot: ChainSnapshot, limits: _Limits, place: Place) -> tuple[Placing, ...]:
+    """Each band between what lies on its left and its limit, from the left."""
+    edge, kept = snapshot.base, snapshot.kept
+    places: list[Placing] = []
+    for shot, count, shape, limit, highest in reversed(limits):
+        name, unit, _, _, holes, _, _, _, pending, *_ = shot
+        start = highest
+        if shape[2] < highest:
+            lowest = leftmost(shape, unit, edge, kept)
+            if lowest < highest:
+                start = min(max(_wish(shot, shape, (lowest, highest), (edge, limit), place), lowest), highest)
+                start = nearest(start, shape[1], unit, kept) if kept else start
+        stop = start + shape[1]
+        over = count - holes
+        settles = 0 if over <= 0 or not pending else min(over, pending)
+        places.append(_new(Placing, (name, shape[0], start, stop, settles)))
+        edge = stop * unit
+    return tuple(places)
+
+
+def _wish(shot: BandShot, shape: Shape, reach: tuple[int, int], gap: tuple[int, int], place: Place) -> int:
+    """The first page that a float would like: its old one; if it grows in place, towards the larger gap."""
+    _, unit, _, live, _, start, stop, _, pending, vacated, fixed, _, _ = shot
+    if shape[0] is Action.MOVE:
+        return start
+    if not (live or fixed or pending or vacated):
+        return place(*reach)
+    return reach[1] if gap[1] - stop * unit >= start * unit - gap[0] else reach[0]

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import attrs
-
 from kvarena.terms.ports import End
 
 
@@ -34,12 +32,12 @@ class BandShot(NamedTuple):
     fixed_stop: int = 0
 
 
-@attrs.frozen
-class ChainSnapshot:
+class ChainSnapshot(NamedTuple):
     """The chain at one epoch: usable bytes ``[base, top)`` and its bands in chain order. No hole positions.
 
-    ``kept``: byte ranges outside the spans, sorted, that an unreleased send still reads: nothing is put there.
-    ``released``: the bands as they are once every transfer has been waited for on the host; None where none runs.
+    ``kept``: byte ranges outside the spans, sorted and none of them empty, that an unreleased send still reads:
+    nothing is put there. ``released``: the bands as they are once every transfer has been waited for on the host,
+    each with its span and no less free; None where no transfer runs.
     """
 
     base: int
@@ -50,5 +48,27 @@ class ChainSnapshot:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that no live unit holds. An estimate for messages: it ignores alignment and ids."""
-        return self.top - self.base - sum(shot.live * shot.unit_bytes for shot in self.bands)
+        """Bytes that no live or fixed unit holds. An estimate for messages: it ignores alignment and ids."""
+        return self.top - self.base - sum((shot.live + shot.fixed) * shot.unit_bytes for shot in self.bands)
+
+
+def settled(snapshot: ChainSnapshot) -> ChainSnapshot:
+    """After recovery: every pending and vacated page is a hole. The same value where there is none.
+
+    No span is shortened, since nobody says here where the new holes lie: the chain absorbs those at its frontiers.
+    """
+    if not any(shot.pending or shot.vacated for shot in snapshot.bands):
+        return snapshot
+    return snapshot._replace(bands=tuple(map(_calm, snapshot.bands)))
+
+
+def after_transfers(snapshot: ChainSnapshot) -> ChainSnapshot:
+    """After the host has waited for every transfer, and recovery: nothing is kept, less is fixed."""
+    if snapshot.released is None:
+        return settled(snapshot)
+    return settled(ChainSnapshot(snapshot.base, snapshot.top, snapshot.released))
+
+
+def _calm(shot: BandShot) -> BandShot:
+    free = shot.holes + shot.pending + shot.vacated
+    return shot._replace(holes=free, pending=0, vacated=0)

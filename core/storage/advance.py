@@ -3,89 +3,137 @@
 import numpy as np
 
 from kvarena.planning.demand import whole_pages
-from kvarena.planning.plan import SubPool
+from kvarena.planning.plan import Plan, SubPool
 from kvarena.storage.requests import RequestTable
-from kvarena.terms.lifetimes import Lifetime, floor_reaches, prefix_floor
+from kvarena.terms.invariants import invariant
+from kvarena.terms.lifetimes import Full, floor_reaches, prefix_floor
 from kvarena.terms.ports import IntArray
 
+NOTHING = np.empty(0, dtype=np.int64)
 
-def retiring_pages(pool: SubPool, table: RequestTable, rows: IntArray, before: IntArray) -> tuple[IntArray, IntArray]:
-    """The pages of one sub-pool that no query at the rows' present length or later needs.
 
-    ``before`` is the length at which each row was last looked at. Returns parallel arrays, the row and the
-    page position of each; the caller frees those that are still bound.
+class Retirement:
+    """How the pages of one token sub-pool retire. ``column``: its row in ``RequestTable.retired``.
+
+    ``in_order``: what retires are always the first pages, so ``retired`` says which; else it only counts them.
     """
-    tokens = pool.page_tokens or 1
-    lengths = table.lengths[rows]
-    floor = prefix_floor(pool.lifetime, lengths)
-    if floor is not None:
-        past = prefix_floor(pool.lifetime, before)
-        first = (past if past is not None else np.zeros_like(floor)) // tokens
-        return _spans(rows, first, floor // tokens)
-    spans = [
-        (row, pages.start, pages.stop)
-        for row, start, stop in zip(rows.tolist(), before.tolist(), lengths.tolist(), strict=True)
-        for pages in _newly_whole(pool.lifetime, start, stop, tokens)
-    ]
-    found = np.array(spans, dtype=np.int64).reshape(-1, 3)
-    return _spans(found[:, 0], found[:, 1], found[:, 2])
+
+    def __init__(self, pool: SubPool, column: int) -> None:
+        self.name = pool.name
+        self.column = column
+        self.lifetime = pool.lifetime
+        self.tokens = pool.page_tokens or 1
+        zero = np.zeros(1, dtype=np.int64)
+        self.in_order = prefix_floor(pool.lifetime, zero) is not None
+        self._has_closed_form = floor_reaches(pool.lifetime, zero + 1) is not None
+
+    def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
+        """The pages that no query at the rows' present lengths or later needs, and that were needed before.
+
+        Returns parallel arrays, the row and the page position of each, and notes them as retired. Pages that a
+        row was lent are not its own to free, and left out.
+        """
+        if not self.in_order:
+            return self._one_by_one(table, rows, lengths)
+        first = self._floor(lengths) // self.tokens
+        retired = table.retired[self.column]
+        gone = retired[rows]
+        more = first - gone
+        due = more.nonzero()[0]
+        if not len(due):
+            return NOTHING, NOTHING
+        owners, gone, more = rows[due], gone[due], more[due]
+        retired[owners] = first[due]
+        if len(due) == more.sum() and more.min() == 1:
+            pages = gone
+        else:
+            invariant("storage.step_needs_retired_rows", more.min() > 0, sub_pool=self.name, rows=owners)
+            owners, pages = spans(owners, gone, more)
+        lent = table.lent[owners]
+        if np.count_nonzero(lent):
+            own = pages >= lent
+            owners, pages = owners[own], pages[own]
+        return owners, pages
+
+    def due(self, table: RequestTable, rows: IntArray) -> IntArray | int:
+        """The least present length at which another page of each row retires; 0 where it is not known."""
+        if not self.in_order:
+            return 0
+        rows_gone = (table.retired[self.column][rows] + 1) * self.tokens
+        if self._has_closed_form:
+            reached = floor_reaches(self.lifetime, rows_gone)
+            assert reached is not None
+            return reached
+        return self._search(rows_gone, table.lengths[rows])
+
+    def held(self, table: RequestTable) -> IntArray:
+        """How many pages of this sub-pool each row owns."""
+        if self.in_order:
+            return table.page_counts - np.maximum(table.retired[self.column], table.lent)
+        return table.page_counts - table.lent - table.retired[self.column]
+
+    def _floor(self, lengths: IntArray) -> IntArray:
+        floor = prefix_floor(self.lifetime, lengths)
+        assert floor is not None
+        return floor
+
+    def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
+        """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
+        found = [
+            (row, page)
+            for row, start, stop, lent in zip(
+                rows.tolist(), table.looked_at[rows].tolist(), lengths.tolist(), table.lent[rows].tolist(), strict=True
+            )
+            for pages in self._newly_whole(start, stop)
+            for page in pages
+            if page >= lent
+        ]
+        pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+        np.add.at(table.retired[self.column], pairs[:, 0], 1)
+        return pairs[:, 0], pairs[:, 1]
+
+    def _newly_whole(self, start: int, stop: int) -> tuple[range, ...]:
+        """Pages wholly retired at ``stop`` and not at ``start``."""
+        before = {page for pages in whole_pages(self.lifetime.retired(0, start), self.tokens) for page in pages}
+        fresh = self.lifetime.retired(start, stop)
+        whole = whole_pages(self.lifetime.retired(0, stop), self.tokens)
+        near = tuple(
+            range(max(block.start, piece.start // self.tokens), min(block.stop, -(-piece.stop // self.tokens)))
+            for piece in fresh
+            for block in whole
+        )
+        return tuple(range(page, page + 1) for pages in near for page in pages if page not in before)
+
+    def _search(self, rows_gone: IntArray, low: IntArray) -> IntArray:
+        """The least length from ``low`` on whose floor is at least ``rows_gone``, by doubling and bisection."""
+        low = low.copy()
+        high = low + self.tokens
+        while (short := self._floor(high) < rows_gone).any():
+            high = np.where(short, high + (high - low), high)
+            if high.max() > 1 << 40:
+                break
+        while (low < high).any():
+            middle = (low + high) // 2
+            beyond = self._floor(middle) >= rows_gone
+            high = np.where(beyond, middle, high)
+            low = np.where(beyond | (low >= high), low, middle + 1)
+        return high
 
 
-def _newly_whole(lifetime: Lifetime, start: int, stop: int, tokens: int) -> tuple[range, ...]:
-    """Pages wholly retired at ``stop``, near rows that retired since ``start``."""
-    whole = whole_pages(lifetime.retired(0, stop), tokens)
-    fresh = lifetime.retired(start, stop)
-    return tuple(
-        pages
-        for piece in fresh
-        for block in whole
-        if (pages := range(max(block.start, piece.start // tokens), min(block.stop, -(-piece.stop // tokens))))
-    )
+def retirements(plan: Plan) -> tuple[Retirement, ...]:
+    """How each token sub-pool retires, the owner last: page ids come back when nobody else is bound to them."""
+    columns = {name: index for index, name in enumerate(plan.names)}
+    pools = sorted(plan.token_pools, key=lambda pool: pool.name == plan.owner)
+    return tuple(Retirement(pool, columns[pool.name]) for pool in pools)
 
 
-def _spans(rows: IntArray, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
-    """Every position of the spans ``[first, stop)``, beside its row."""
-    counts = np.maximum(stop - first, 0)
-    total = int(counts.sum())
-    if not total:
-        empty = np.empty(0, dtype=np.int64)
-        return empty, empty
+def never_retires(retirement: Retirement) -> bool:
+    """Whether every page stays until its request ends."""
+    return isinstance(retirement.lifetime, Full)
+
+
+def spans(rows: IntArray, first: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Every position of the spans of ``counts`` from ``first`` on, beside its row."""
     owners = np.repeat(rows, counts)
     starts = np.repeat(first - (np.cumsum(counts) - counts), counts)
-    return owners, np.arange(total, dtype=np.int64) + starts
-
-
-def next_crossings(pools: tuple[SubPool, ...], table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
-    """The new length at which each row must next be looked at: until there, a step only counts tokens.
-
-    A row at ``lengths`` is looked at when it needs another page, or when, at its then present length, a page
-    retires that did not at the length it was looked at last. A lifetime that does not promise prefixes is
-    looked at on every step.
-    """
-    tokens = next((pool.page_tokens for pool in pools if pool.page_tokens), 1)
-    limit = table.page_counts[rows] * tokens
-    for pool in pools:
-        past = prefix_floor(pool.lifetime, table.looked_at[rows])
-        if past is None:
-            return lengths + 1
-        limit = _first_retirement(pool.lifetime, past // tokens, lengths, limit, tokens)
-    return limit + 1
-
-
-def _first_retirement(lifetime: Lifetime, page: IntArray, low: IntArray, high: IntArray, tokens: int) -> IntArray:
-    """The least length in [low, high) whose first needed page is beyond ``page``, else ``high``.
-
-    Asked of the lifetime where it has a closed form, else found by bisection.
-    """
-    low = np.minimum(low, high)
-    reached = floor_reaches(lifetime, (page + 1) * tokens)
-    if reached is not None:
-        return np.minimum(np.maximum(reached, low), high)
-    high = high.copy()
-    while (low < high).any():
-        middle = (low + high) // 2
-        floor = prefix_floor(lifetime, middle)
-        beyond = (floor // tokens > page) if floor is not None else np.ones(len(page), dtype=bool)
-        high = np.where(beyond, middle, high)
-        low = np.where(beyond | (low >= high), low, middle + 1)
-    return high
+    return owners, np.arange(len(owners)) + starts

@@ -12,20 +12,27 @@ class RequestTable:
     """Rows of virtual page ids, one id per page position, and each row's slots and counts.
 
     A row's life:  1. open    from the free rows, lowest first; length 0, no pages.
-                   2. grow    pages are appended; retired positions become ``UNBOUND``.
-                   3. close   the row is free again.
+                   2. grow    pages are appended; positions that retired everywhere become ``UNBOUND``.
+                   3. lend    its first pages are handed over: it still reads them, and frees them no more.
+                   4. close   the row is free again.
     Always:  open rows + free rows == all rows                        (checked by ``verify``)
-             held[row, pool] == the units of that sub-pool bound to the row   (by ``Storage.verify``)
+             page_counts - lent - retired == the units bound to the row, per sub-pool   (by ``Storage.verify``)
+
+    Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``lent`` in pages, ``due`` the new length at which the
+    row must be looked at. By sub-pool and row: ``retired``, own pages that were freed before the end.
     """
 
     def __init__(self, row_count: int, pages_per_row: int, *, pools: int, slots_per_row: int) -> None:
+        self.pages_per_row = pages_per_row
         self.pages = np.full((row_count, pages_per_row), UNBOUND, dtype=np.int64)
+        self.flat = self.pages.reshape(-1)
         self.slots = np.full((row_count, slots_per_row), UNBOUND, dtype=np.int64)
         self.lengths = np.zeros(row_count, dtype=np.int64)
         self.page_counts = np.zeros(row_count, dtype=np.int64)
+        self.lent = np.zeros(row_count, dtype=np.int64)
         self.looked_at = np.zeros(row_count, dtype=np.int64)
-        self.next_crossing = np.zeros(row_count, dtype=np.int64)
-        self.held = np.zeros((row_count, pools), dtype=np.int64)
+        self.due = np.zeros(row_count, dtype=np.int64)
+        self.retired = np.zeros((pools, row_count), dtype=np.int64)
         self._free = list(range(row_count - 1, -1, -1))
         self._open = np.zeros(row_count, dtype=bool)
         self._marks = np.zeros(row_count, dtype=np.int64)
@@ -44,30 +51,45 @@ class RequestTable:
 
     def is_open(self, rows: IntArray) -> bool:
         """Whether every one of these rows is in use."""
-        return bool(self._open[rows].all())
+        return np.count_nonzero(self._open[rows]) == len(rows)
 
     def are_distinct(self, rows: IntArray) -> bool:
         """Whether no row stands twice in a batch: the last mark on a row that does is another's."""
         places = np.arange(len(rows))
         self._marks[rows] = places
-        return bool((self._marks[rows] == places).all())
+        return self._marks[rows].tobytes() == places.tobytes()
 
-    def open(self) -> int:
-        """Take a free row; there must be one."""
-        invariant("requests.open_without_row", self._free)
-        row = self._free.pop()
-        self._open[row] = True
-        return row
+    def open(self, count: int) -> IntArray:
+        """Take so many free rows; there must be as many."""
+        invariant("requests.open_without_row", count <= len(self._free), asked=count, free=len(self._free))
+        rows = np.array([self._free.pop() for _ in range(count)], dtype=np.int64)
+        self._open[rows] = True
+        return rows
 
-    def close(self, row: int) -> None:
-        """Forget a row whose units have all been freed."""
-        invariant("requests.close_of_free_row", self._open[row], row=row)
-        invariant("requests.close_of_holding_row", not self.held[row].any(), row=row, held=self.held[row].tolist())
-        self.pages[row, : self.page_counts[row]] = UNBOUND
-        self.slots[row] = UNBOUND
-        self.lengths[row] = self.page_counts[row] = self.looked_at[row] = self.next_crossing[row] = 0
-        self._open[row] = False
-        self._free.append(row)
+    def close(self, rows: IntArray) -> None:
+        """Forget rows whose units have all been freed."""
+        counts = self.page_counts[rows]
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            self.pages[row, :count] = UNBOUND
+            self._free.append(row)
+        for column in (self.lengths, self.page_counts, self.lent, self.looked_at, self.due):
+            column[rows] = 0
+        self.slots[rows] = UNBOUND
+        self.retired[:, rows] = 0
+        self._open[rows] = False
+
+    def shorten(self, row: int, page_count: int, length: int) -> None:
+        """A row's last pages are gone; it is looked at in its next step."""
+        self.pages[row, page_count : self.page_counts[row]] = UNBOUND
+        self.page_counts[row], self.lengths[row], self.due[row] = page_count, length, 0
+        self.looked_at[row] = min(int(self.looked_at[row]), length)
+
+    def own_ids(self, rows: IntArray) -> IntArray:
+        """Every page id that these rows still own, in order: those lent and those retired everywhere are left out."""
+        first, stop = self.lent[rows].tolist(), self.page_counts[rows].tolist()
+        spans = [self.pages[row, low:high] for row, low, high in zip(rows.tolist(), first, stop, strict=True)]
+        ids = spans[0] if len(spans) == 1 else np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
+        return ids if not len(ids) or ids.min() >= 0 else ids[ids != UNBOUND]
 
     def verify(self) -> None:
         """A row is open or free; a free one holds nothing, an open one has ids for as many places as it holds pages."""
@@ -78,6 +100,7 @@ class RequestTable:
         )  # fmt: skip
         closed = ~self._open
         unused = np.arange(self.pages.shape[1]) >= self.page_counts[:, None]
-        invariant("requests.free_row_holds", not self.held[closed].any() and not self.page_counts[closed].any())
+        invariant("requests.free_row_holds", not self.page_counts[closed].any() and not self.retired[:, closed].any())
         invariant("requests.id_beyond_its_row", (self.pages[unused] == UNBOUND).all())
-        invariant("requests.negative_count", (self.held >= 0).all(), held=self.held.tolist())
+        invariant("requests.negative_count", (self.retired >= 0).all(), retired=self.retired.tolist())
+        invariant("requests.lent_more_than_it_has", (self.lent <= self.page_counts).all(), lent=self.lent.tolist())

@@ -1,6 +1,6 @@
 """Answers that are values: what was asked, what there is, and what would help. Nothing has changed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -38,19 +38,40 @@ class Refused:
 
 @attrs.frozen
 class Admit:
-    """The request fits now, charged with ``charge`` units per sub-pool in chain order."""
+    """The request may start, charged with ``charge`` units per sub-pool in chain order.
+
+    ``evicts``: only once the cache has given entries back, which ``Admission.make_room`` sees to.
+    """
 
     charge: tuple[int, ...]
+    evicts: bool = False
 
 
 @attrs.frozen
 class Wait:
-    """The request fits an empty arena but not now, and something will give memory back."""
+    """The request fits an empty arena but not now, and something will give memory back.
 
-    reason: str
+    ``charge`` was asked for beside ``promised``: units per sub-pool, in chain order like ``names``.
+    """
+
+    names: tuple[str, ...]
+    charge: tuple[int, ...]
+    promised: tuple[int, ...]
+
+    @property
+    def reason(self) -> str:
+        """The sum, for people."""
+        return f"asked {named(self.names, self.charge)} (units per sub-pool); held back for running requests: " + named(
+            self.names, self.promised
+        )
 
     def __bool__(self) -> bool:
         return False
+
+
+def named(names: Sequence[str], units: Sequence[int]) -> str:
+    """Units beside the names of their sub-pools."""
+    return ", ".join(f"{count} {name}" for name, count in zip(names, units, strict=True))
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ Pages are numbered on a sub-pool's own grid over the whole arena: page p of a su
 u bytes is bytes [p*u, (p+1)*u).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
@@ -96,8 +96,8 @@ class Holes(Protocol):
         """These holes were filled by moves."""
         ...
 
-    def nearest(self, count: int) -> IntArray:
-        """Up to ``count`` holes nearest the anchored end, from the nearest; nothing is removed."""
+    def inside(self, count: int, start: int, stop: int) -> IntArray:
+        """``count`` holes in pages ``[start, stop)``, or all there are; which comes cheapest. Nothing is removed."""
         ...
 
     def drop_below(self, stop: int) -> int:
@@ -136,6 +136,29 @@ class Placement(Protocol):
 
     def start(self, lowest: int, highest: int) -> int:
         """The first page of the float, between the lowest and the highest that serve every band."""
+        ...
+
+
+class Cache(Protocol):
+    """Pages that nobody runs on and that may be had again: a prefix cache, as admission sees it.
+
+    Which entry goes first is the cache's to decide; units are per sub-pool, in chain order.
+    """
+
+    def evictable(self) -> Sequence[int]:
+        """The units that come back if everything that is not locked is evicted."""
+        ...
+
+    def evict(self, enough: Callable[[], bool]) -> None:
+        """Free entries, one at a time, until ``enough()`` says so after one of them, or none is left to evict."""
+        ...
+
+    def lock(self, entry: Any) -> None:
+        """A request is about to read this entry: it may not be evicted. Locks count."""
+        ...
+
+    def unlock(self, entry: Any) -> None:
+        """The request reads it no more."""
         ...
 
 

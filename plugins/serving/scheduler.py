@@ -17,6 +17,7 @@ import numpy as np
 
 from kvarena.admission.admission import Admission
 from kvarena.assembly.config import SettingError, at_least
+from kvarena.planning.demand import Demand
 from kvarena.plugins.serving.port import Batch, Request, Runner
 from kvarena.plugins.serving.report import DONE, FAILED, REFUSED, Report, Served
 from kvarena.plugins.serving.running import Job, Running
@@ -84,6 +85,7 @@ class Scheduler:
         self.admission = Admission(
             storage.chain,
             storage.sizing,
+            storage.ownership.held,
             chunk_tokens=config.chunk_tokens,
             output_fraction=config.output_fraction,
         )
@@ -127,23 +129,35 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Start requests from the head of the queue while each one's whole charge fits."""
-        while self._queue and self.storage.requests.free_count:
-            job = self._queue[0]
+        starting: list[Job] = []
+        charges: list[Demand] = []
+        while len(self._queue) > len(starting) and self.storage.requests.free_count > len(starting):
+            job = self._queue[len(starting)]
             asked_at = (job.request.id, self.storage.chain.epoch)
             if asked_at == self._waiting_at:
-                return
-            answer = self.admission.ask(job.known_tokens, job.tokens_left, self.storage.requests.held)
+                break
+            answer = self.admission.ask(job.known_tokens, job.tokens_left)
             if not isinstance(answer, Admit):
-                invariant("scheduler.wait_with_nothing_running", self._running, request=job.request.id, answer=answer)
-                _log.debug("request_waits", request=job.request.id, reason=answer.reason)
+                others = self._running or starting
+                invariant("scheduler.wait_with_nothing_running", others, request=job.request.id, answer=answer)
+                _log.debug("request_waits", request=job.request.id, answer=answer)
                 self._waiting_at = asked_at
-                return
-            row = self.storage.open()
-            if isinstance(row, Refused):  # a yes is a successful take; waiting here could wait for ever
-                raise InvariantError(f"scheduler.admitted_is_opened: request {job.request.id}: {row}")
+                break
+            self.admission.promise(answer.charge)
+            starting.append(job)
+            charges.append(answer.charge)
+        if starting:
+            self._start(starting, charges)
+
+    def _start(self, jobs: list[Job], charges: list[Demand]) -> None:
+        """Open the rows of admitted requests, all at once."""
+        rows = self.storage.open(len(jobs))
+        if isinstance(rows, Refused):  # a yes is a successful take; waiting here could wait for ever
+            raise InvariantError(f"scheduler.admitted_is_opened: {len(jobs)} requests: {rows}")
+        self.admission.start(rows, charges)
+        for row, job in zip(rows.tolist(), jobs, strict=True):
             self._queue.popleft()
             job.waited |= job.queued_at_step < self._steps
-            self.admission.charge(row, answer.charge)
             job.admitted_at = self.now if job.admitted_at is None else job.admitted_at
             job.attempts.append([])
             self._running.add(row, job)
@@ -186,8 +200,7 @@ class Scheduler:
 
     def _shortage(self, refused: Refused) -> None:
         """Retract one request; alone, it has nobody to wait for and ends with the sum."""
-        row = self._running.victim()
-        job = self._leave(row)
+        job = self._leave(np.array([self._running.victim()]))[0]
         if not self._running:
             _log.warning("request_failed", request=job.request.id, reason=str(refused))
             self._end(job, FAILED, str(refused))
@@ -199,7 +212,7 @@ class Scheduler:
         self._waiting_at = (job.request.id, self.storage.chain.epoch)
         # the guess was too low: those that go on are charged in full, so that nobody is let in on it again
         for other, running in self._running.jobs.items():
-            self.admission.charge(
+            self.admission.recharge(
                 other, self.admission.demand(running.request.prompt_tokens, running.request.output_tokens)
             )
 
@@ -211,15 +224,15 @@ class Scheduler:
             job.first_token_at = self.now if job.first_token_at is None else job.first_token_at
         if ended is not None:
             lasts = np.union1d(lasts, rows[ended.astype(bool)])
-        for row in lasts.tolist():
-            self._end(self._leave(row), DONE)
+        for job in self._leave(lasts):
+            self._end(job, DONE)
 
-    def _leave(self, row: int) -> Job:
-        """Take a job out of its row; all that it held comes back."""
-        job = self._running.remove(row)
-        self.storage.close(row)
-        self.admission.forget(row)
-        return job
+    def _leave(self, rows: IntArray) -> list[Job]:
+        """Take jobs out of their rows; all that they held comes back."""
+        jobs = [self._running.remove(row) for row in rows.tolist()]
+        self.storage.close(rows)
+        self.admission.forget(rows)
+        return jobs
 
     def _check(self, arrived: int) -> None:
         """The sums of the class hold between two iterations."""

@@ -234,7 +234,7 @@ class OwnedRows(RowMemory):
     def close(self) -> None:
         """Give every page and slot back; the next batch starts anew."""
         self._lent.clear()
-        self._storage.close_all()
+        self._storage.close(self._storage.requests.open_rows())
         self.rows, self.length, self._ids = [], 0, None
 
     def _open(self, batch: int) -> None:

@@ -40,7 +40,7 @@ class ModelRunner:
         self._layers = layers_of(storage.plan, len(self._kinds))
         check_servable(model, self._kinds, self._layers)
         self._memory = RowMemory(views_of(storage), storage.plan.page_tokens)
-        storage.on_release(self._forget_views)
+        storage.at_release.append(self._forget_views)
         self._seconds = step_seconds, token_seconds
         self._sampled: dict[int, list[int]] = {}
         self._ends = end_tokens(model)

@@ -55,7 +55,7 @@ def three_kinds(arena_bytes: int = 1000) -> Chain:
 
 def take_tokens(chain: Chain, count: int, *names: str) -> np.ndarray:
     """Fresh ids of the owner, bound in it and in these sub-pools."""
-    ids = chain.mint("full", count)
+    ids = chain.minters["full"].mint(count)
     assert ids is not None
     taken = chain.take(dict.fromkeys(("full", *names), ids))
     assert not isinstance(taken, Refused), str(taken)
@@ -71,8 +71,8 @@ def arena(chain: Chain) -> np.ndarray:
 def test_a_take_binds_one_id_in_several_sub_pools() -> None:
     """The owner mints; a window binds the same ids to pages of its own; slots have their own ids."""
     chain = three_kinds()
-    ids = chain.mint("full", 3)
-    slots = chain.mint("state", 2)
+    ids = chain.minters["full"].mint(3)
+    slots = chain.minters["state"].mint(2)
     assert ids is not None
     assert slots is not None
     taken = chain.take({"full": ids, "window-8": ids, "state": slots})
@@ -102,7 +102,7 @@ def test_a_refused_take_changes_nothing_and_says_why() -> None:
     chain = three_kinds()
     take_tokens(chain, 40, "window-8")
     before, epoch = chain.snapshot(), chain.epoch
-    ids = chain.mint("full", 30)
+    ids = chain.minters["full"].mint(30)
     assert ids is not None
     refused = chain.take({"full": ids, "window-8": ids})
     assert isinstance(refused, Refused)
@@ -124,7 +124,7 @@ def test_a_wrong_take_is_caught_before_any_sub_pool_is_taken(wrong: list[int]) -
     """The window's ids are good and come first in the chain; for the owner's bad ones they are not bound either."""
     chain = three_kinds()
     take_tokens(chain, 6)
-    good, before = chain.mint("full", 2), chain.snapshot()
+    good, before = chain.minters["full"].mint(2), chain.snapshot()
     assert good is not None
     with pytest.raises(InvariantError, match=r"band\.take_of"):
         chain.take({"window-8": good, "full": np.array(wrong)})
@@ -136,7 +136,7 @@ def test_a_wrong_take_is_caught_before_any_sub_pool_is_taken(wrong: list[int]) -
 def test_ids_that_run_out_are_named() -> None:
     """A refusal for ids is not one for bytes."""
     chain = three_kinds()
-    assert chain.mint("state", 9) is None
+    assert chain.minters["state"].mint(9) is None
     assert not chain.feasible((9, 0, 0))
     assert chain.feasible((8, 0, 0))
 
@@ -152,7 +152,7 @@ def test_relief_compacts_the_end_that_is_in_the_way() -> None:
         arena(chain)[page * 10 : page * 10 + 10] = tag
     gone = ids[::2][1:]
     chain.free("full", gone)
-    slots = chain.mint("state", 8)
+    slots = chain.minters["state"].mint(8)
     assert slots is not None
     before = chain.epoch
     assert not isinstance(chain.take({"state": slots}), Refused)
@@ -177,7 +177,7 @@ def test_relief_moves_a_float_that_lies_in_the_way() -> None:
     assert chain.counters.relocations == 1
     for id_, page in zip(ids.tolist(), chain.pages("window-8", ids).tolist(), strict=True):
         assert (arena(chain)[page * 4 : page * 4 + 4] == id_ + 1).all()
-    slots = chain.mint("state", 4)
+    slots = chain.minters["state"].mint(4)
     assert slots is not None
     assert not isinstance(chain.take({"state": slots}), Refused)
     chain.verify()
@@ -217,9 +217,9 @@ def test_ids_come_back_when_nobody_holds_them() -> None:
     ids = take_tokens(chain, 6, "window-8")
     chain.free("full", ids)
     with pytest.raises(InvariantError, match=r"chain\.give_back_of_bound_id.*window-8"):
-        chain.give_back("full", ids)
+        chain.minters["full"].give_back(ids)
     chain.free("window-8", ids)
-    chain.give_back("full", ids)
+    chain.minters["full"].give_back(ids)
     chain.verify()
 
 
@@ -274,7 +274,7 @@ def test_a_chain_with_five_floats() -> None:
         chain.free(name, np.concatenate(held[::2]))
     chain.verify()
     assert chain.feasible((8, 5, 5, 5, 5, 5, 5))
-    slots = chain.mint("state", 8)
+    slots = chain.minters["state"].mint(8)
     assert slots is not None
     assert not isinstance(chain.take({"state": slots}), Refused)
     take_tokens(chain, 5, *names)
@@ -284,7 +284,7 @@ def test_a_chain_with_five_floats() -> None:
 def test_an_owner_without_bytes() -> None:
     """It is taken and freed like a band, and only its ids can run out."""
     chain = chain_of(planned((Chunk(10), 3), (Window(8), 4)), 400)
-    ids = chain.mint("ids", 10)
+    ids = chain.minters["ids"].mint(10)
     assert ids is not None
     assert not isinstance(chain.take({"ids": ids, "chunk-10": ids, "window-8": ids[5:]}), Refused)
     assert chain.feasible((1, 1, chain.bands["ids"].grid.id_count - 10))
@@ -293,15 +293,15 @@ def test_an_owner_without_bytes() -> None:
     chain.free("window-8", ids[5:])
     chain.free("chunk-10", ids)
     chain.free("ids", ids)
-    chain.give_back("ids", ids)
+    chain.minters["ids"].give_back(ids)
     chain.verify()
 
 
 def test_units_of_a_gibibyte_and_grids_of_four_kibibytes() -> None:
     """Bytes are counted in 64 bits, and the maps of a 192 GiB arena are made."""
     chain = chain_of(planned((State(), GIB), (Full(), 4096)), 192 * GIB, slots=190, device=HostDevice())
-    slots = chain.mint("state", 100)
-    ids = chain.mint("full", 1_000_000)
+    slots = chain.minters["state"].mint(100)
+    ids = chain.minters["full"].mint(1_000_000)
     assert ids is not None
     assert slots is not None
     taken = chain.take({"state": slots, "full": ids})
@@ -368,7 +368,7 @@ def test_a_snapshot_is_kept_until_something_changes() -> None:
 def test_the_arena_as_text() -> None:
     """In proportion: the sink, the bands from their ends, holes in their share, the free bytes between."""
     chain = chain_of(planned((State(), 100), (Full(), 10)), 7210)
-    slots = chain.mint("state", 6)
+    slots = chain.minters["state"].mint(6)
     assert slots is not None
     chain.take({"state": slots})
     ids = take_tokens(chain, 200)
@@ -387,7 +387,7 @@ def test_verify_finds_a_lost_page(band: str) -> None:
     """A frontier that is off by a page is seen, in whichever band."""
     chain = three_kinds()
     take_tokens(chain, 9, "window-8")
-    slots = chain.mint("state", 2)
+    slots = chain.minters["state"].mint(2)
     assert slots is not None
     chain.take({"state": slots})
     chain.verify()

@@ -77,12 +77,12 @@ class ChainMachine(RuleBasedStateMachine):
         assume(owner is not None and owner in self.chain.bands)
         others = [pool.name for pool in self.plan.token_pools if pool.name != owner]
         chosen = [name for name in others if data.draw(st.booleans())]
-        ids = self.chain.mint(owner, pages)
+        ids = self.chain.minters[owner].mint(pages)
         assume(ids is not None)
         if self.take({owner: ids, **dict.fromkeys(chosen, ids)}):
             self.minted[owner] |= set(ids.tolist())
         else:
-            self.chain.give_back(owner, ids)
+            self.chain.minters[owner].give_back(ids)
 
     @rule(data=st.data())
     def fill(self, data: st.DataObject) -> None:
@@ -96,14 +96,14 @@ class ChainMachine(RuleBasedStateMachine):
         while self.chain.feasible(tuple(count + 1 if name in chosen else 0 for name in self.chain.bands)):
             count += 1
         for more in (count, 1):
-            ids = self.chain.mint(minter, more)
+            ids = self.chain.minters[minter].mint(more)
             if ids is None:
                 break  # a window still holds ids that the owner's band has let go: they cannot be minted anew
             if self.take(dict.fromkeys(chosen, ids)):
                 assert more == count
                 self.minted[minter] |= set(ids.tolist())
             else:
-                self.chain.give_back(minter, ids)
+                self.chain.minters[minter].give_back(ids)
 
     @rule(data=st.data())
     def bind_again(self, data: st.DataObject) -> None:
@@ -124,12 +124,12 @@ class ChainMachine(RuleBasedStateMachine):
         """State slots have ids of their own."""
         assume(self.plan.slots is not None)
         name = self.plan.slots.name
-        ids = self.chain.mint(name, slots)
+        ids = self.chain.minters[name].mint(slots)
         assume(ids is not None)
         if self.take({name: ids}):
             self.minted[name] |= set(ids.tolist())
         else:
-            self.chain.give_back(name, ids)
+            self.chain.minters[name].give_back(ids)
 
     def take(self, demand: dict[str, np.ndarray]) -> bool:
         """A take succeeds exactly when ``feasible`` said so; refused, it changed nothing."""
@@ -180,7 +180,7 @@ class ChainMachine(RuleBasedStateMachine):
         users = [name] if minter == name and slots and name == slots.name else [p.name for p in self.plan.token_pools]
         done = [id_ for id_ in self.minted[minter] if not any(id_ in self.tags[user] for user in users)]
         if done:
-            self.chain.give_back(minter, np.array(done, dtype=np.int64))
+            self.chain.minters[minter].give_back(np.array(done, dtype=np.int64))
             self.minted[minter] -= set(done)
 
     @rule(data=st.data())
@@ -222,7 +222,7 @@ class ChainMachine(RuleBasedStateMachine):
         for name, tags in self.tags.items():
             ids = np.array(list(tags), dtype=np.int64)
             assert self.chain.bands[name].live == len(ids)
-            assert self.chain.is_bound(name, ids).all()
+            assert self.chain.bands[name].ids.is_bound(ids).all()
             if self.chain.bands[name].grid.unit_bytes:
                 for id_, page in zip(ids.tolist(), self.chain.pages(name, ids).tolist(), strict=True):
                     assert np.array_equal(self.unit(name, page), self.pattern(name, tags[id_])), (name, id_)

@@ -1,28 +1,27 @@
-"""Pricing: exact against a search over every arrangement, and least in what it moves."""
+"""Pricing: shapes with a name. What every answer is worth is searched in ``test_pricing_search.py``."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from kvarena.planning.pricing import (
     Action,
     Arrangement,
+    Placing,
     Step,
+    Waits,
     feasible,
     first_plan,
     move_order,
     plan,
 )
-from kvarena.planning.snapshot import BandShot, ChainSnapshot
+from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.ports import HIGH, LOW
 
-SEEDS = range(4000)
 
-
-def snapshot_of(*bands: BandShot, base: int = 0, top: int = 100) -> ChainSnapshot:
-    return ChainSnapshot(base, top, bands)
+def snapshot_of(*bands: BandShot, base: int = 0, top: int = 100, kept: tuple[range, ...] = ()) -> ChainSnapshot:
+    return ChainSnapshot(base, top, bands, kept)
 
 
 def low(live: int, holes: int = 0, *, unit: int = 1, first: int = 0, ids: int = 999) -> BandShot:
@@ -37,161 +36,9 @@ def floating(live: int, holes: int = 0, *, unit: int = 1, start: int = 0, name: 
     return BandShot(name, unit, None, live, holes, start, start + live + holes, 999)
 
 
-# -- a tiny arena, drawn at random, and every arrangement of it
-
-
-def tiny(seed: int) -> tuple[ChainSnapshot, tuple[int, ...]]:
-    """Two to five bands with mixed units on 6 to 22 bytes, in a state that a chain can be in; and a demand."""
-    rng = random.Random(seed)
-    count, top = rng.randint(1, 5), rng.randint(6, 22)
-    units = [rng.choice((1, 1, 2, 3, 4, 5)) for _ in range(count)]
-    base = units[0] if count > 1 and rng.random() < 0.5 else 0
-    shots: list[BandShot] = []
-    edge = base
-    for index, unit in enumerate(units):
-        end = HIGH if index == count - 1 else LOW if index == 0 else None
-        span = 0 if rng.random() < 0.3 else rng.randint(1, max(1, top // (2 * unit)))
-        start = -(-edge // unit) if end is LOW else -(-edge // unit) + rng.randint(0, 2)
-        if end is HIGH:
-            start = top // unit - span
-        if start * unit < edge or (start + span) * unit > top:
-            span, start = 0, (top // unit if end is HIGH else start)
-        live = span if span < 2 else rng.randint(1, span)
-        if end is None and live == 1:
-            span = min(span, 1)
-            start = min(start, top // unit)
-        shots.append(BandShot(f"band{index}", unit, end, live, span - live, start, start + span, rng.choice((2, 9, 9))))
-        if span:
-            edge = (start + span) * unit
-    demand = tuple(rng.choice((0, 0, 1, 1, 2, 3, rng.randint(0, 8))) for _ in units)
-    return ChainSnapshot(base, top, tuple(shots)), demand
-
-
-def spans(shot: BandShot, count: int, step: Step, snapshot: ChainSnapshot) -> Iterator[tuple[int, int]]:
-    """Every span, in bytes, that this band may end up with."""
-    unit, growth, size = shot.unit_bytes, max(0, count - shot.holes), shot.live + count
-    length = shot.stop - shot.start + growth
-    if shot.end is not None:
-        lengths = {length} if step is Step.NO_MOVE else {length, size}
-        for pages in lengths:
-            start = shot.start if shot.end is LOW else shot.stop - pages
-            yield start * unit, (start + pages) * unit
-        return
-    if shot.live:
-        for below in range(growth + 1):
-            yield (shot.start - below) * unit, (shot.start - below + length) * unit
-    if not shot.live or step is Step.RELAYOUT:
-        for start in range(snapshot.top // unit + 1):
-            yield start * unit, (start + size) * unit
-
-
-def search(snapshot: ChainSnapshot, demand: tuple[int, ...], step: Step) -> bool:
-    """Whether any choice of spans lies in chain order inside the arena: all of them are tried."""
-    if any(count > shot.ids_free for shot, count in zip(snapshot.bands, demand, strict=True)):
-        return False
-
-    def fits(index: int, edge: int) -> bool:
-        if index == len(demand):
-            return edge <= snapshot.top
-        shot, count = snapshot.bands[index], demand[index]
-        if not shot.live + count:
-            return fits(index + 1, edge)
-        return any(
-            edge <= start and stop <= snapshot.top and fits(index + 1, stop)
-            for start, stop in spans(shot, count, step, snapshot)
-        )
-
-    return fits(0, snapshot.base)
-
-
-def check_arrangement(snapshot: ChainSnapshot, demand: tuple[int, ...], arrangement: Arrangement) -> None:
-    """The arrangement's spans are among those the search would try, in order, and hold what was asked."""
-    places = {place.name: place for place in arrangement.places}
-    edge = snapshot.base
-    for shot, count in zip(snapshot.bands, demand, strict=True):
-        if not shot.live + count:
-            assert shot.name not in places
-            continue
-        place = places[shot.name]
-        assert edge <= place.start * shot.unit_bytes
-        edge = place.stop * shot.unit_bytes
-        assert edge <= snapshot.top
-        growth = max(0, count - shot.holes)
-        if place.action is Action.STAY:
-            assert place.stop - place.start == shot.stop - shot.start + growth
-            assert not shot.live or (place.start <= shot.start and place.stop >= shot.stop)
-        else:
-            assert arrangement.step >= (Step.RELAYOUT if place.action is Action.MOVE else Step.FLUSH_ENDS)
-            assert place.stop - place.start == shot.live + count
-
-
-@pytest.mark.req("CAP-3")
-@pytest.mark.req("CAP-5+")
-def test_every_step_agrees_with_a_search_over_all_layouts() -> None:
-    """On tiny arenas each step says yes exactly where some arrangement of that step serves, and gives such a one."""
-    answers = dict.fromkeys(Step, 0)
-    for seed in SEEDS:
-        snapshot, demand = tiny(seed)
-        for step in Step:
-            arrangement = plan(snapshot, demand, step)
-            assert (arrangement is not None) == search(snapshot, demand, step), (seed, step, snapshot, demand)
-            if arrangement is not None:
-                check_arrangement(snapshot, demand, arrangement)
-                answers[step] += 1
-    assert len(SEEDS) * 0.1 < answers[Step.NO_MOVE] < answers[Step.FLUSH_ENDS] < answers[Step.RELAYOUT]
-    assert answers[Step.RELAYOUT] < len(SEEDS) * 0.9
-
-
-@pytest.mark.req("CAP-4")
-@pytest.mark.req("CAP-5+")
-def test_feasible_agrees_with_a_search_and_the_first_plan_is_of_the_least_step() -> None:
-    """``feasible`` is yes exactly where any arrangement serves; the first is then of the least step that does."""
-    for seed in SEEDS:
-        snapshot, demand = tiny(seed)
-        least = next((step for step in Step if search(snapshot, demand, step)), None)
-        assert feasible(snapshot, demand) == (least is not None), (seed, snapshot, demand)
-        arrangement = first_plan(snapshot, demand)
-        assert (arrangement.step if arrangement else None) == least, (seed, snapshot, demand)
-
-
-def test_any_preference_of_place_serves() -> None:
-    """Where an empty float is put is a preference: the lowest, the highest or nonsense never breaks an arrangement."""
-    for seed in SEEDS[:1500]:
-        snapshot, demand = tiny(seed)
-        for place in (min, max, lambda lowest, highest: lowest - 7, lambda lowest, highest: highest + 7):
-            arrangement = first_plan(snapshot, demand, place)
-            assert (arrangement is not None) == feasible(snapshot, demand)
-            if arrangement is not None:
-                check_arrangement(snapshot, demand, arrangement)
-
-
-def test_floats_move_onto_bytes_that_nobody_holds() -> None:
-    """In the order of ``move_order`` no block is written over the present bytes of a float still to move."""
-    moved = 0
-    for seed in range(20_000):
-        snapshot, demand = tiny(seed)
-        arrangement = plan(snapshot, demand, Step.RELAYOUT)
-        if arrangement is None:
-            continue
-        places = {place.name: place for place in arrangement.places}
-        order = move_order(snapshot, arrangement)
-        assert set(order) == {place.name for place in arrangement.places if place.action is Action.MOVE}
-        bytes_of = {
-            shot.name: set(range(shot.start * shot.unit_bytes, shot.stop * shot.unit_bytes))
-            for shot in snapshot.bands
-            if shot.end is None and shot.live
-        }
-        units = {shot.name: shot.unit_bytes for shot in snapshot.bands}
-        for name in order:
-            block = set(range(places[name].start * units[name], places[name].stop * units[name]))
-            others = set().union(*(held for other, held in bytes_of.items() if other != name))
-            assert not block & others, (seed, name, order)
-            bytes_of[name] = block
-            moved += 1
-    assert moved > 500
-
-
-# -- shapes with a name
+def spans(arrangement: Arrangement | None) -> dict[str, tuple[int, int]]:
+    """Where each band ends up; nothing if it does not fit."""
+    return {place.name: (place.start, place.stop) for place in arrangement.places} if arrangement else {}
 
 
 @pytest.mark.req("ALC-6")
@@ -274,3 +121,171 @@ def test_a_negative_demand_is_a_mistake() -> None:
     """It is never read as room."""
     with pytest.raises(InvariantError, match=r"pricing\.negative_demand"):
         feasible(snapshot_of(low(1), high(1)), (-1, 0))
+
+
+def test_a_demand_of_other_bands_is_a_mistake() -> None:
+    """One count per band, whoever asks."""
+    snapshot = snapshot_of(low(1), high(1))
+    for ask in (feasible, first_plan):
+        with pytest.raises(InvariantError, match=r"pricing\.demand_of_other_bands: bands=2 demand=1"):
+            ask(snapshot, (1,))
+        with pytest.raises(InvariantError, match=r"pricing\.negative_demand: sub_pool='high' count=-3"):
+            ask(snapshot, (0, -3))
+
+
+def test_an_absurd_demand_simply_does_not_fit() -> None:
+    """Counts that no machine holds are a no, not an error."""
+    snapshot = snapshot_of(low(1, ids=10**40), high(1))
+    assert not feasible(snapshot, (10**30, 0))
+    assert first_plan(snapshot, (10**30, 0)) is None
+    assert not feasible(snapshot, (0, 10**30))
+
+
+# -- pending and vacated pages
+
+
+@pytest.mark.req("ALC-1")
+def test_holes_then_pending_pages_then_growth() -> None:
+    """A take settles only what its holes do not cover, and grows only by what both do not."""
+    shot = low(10, 3)._replace(pending=4, stop=17)
+    for count, settles, stop in ((3, 0, 17), (5, 2, 17), (7, 4, 17), (9, 4, 19)):
+        arrangement = plan(snapshot_of(shot, high(10)), (count, 0), Step.NO_MOVE)
+        assert arrangement is not None
+        assert arrangement.places[0] == Placing("low", Action.STAY, 0, stop, settles)
+        assert arrangement.waits is Waits.NOTHING
+    assert str(arrangement) == "NO_MOVE: low [0, 19) stay, settles 4, high [90, 100) stay"
+
+
+def test_vacated_pages_are_holes_after_recovery_only() -> None:
+    """What a reader may still read is not handed out in place; once settled it is."""
+    snapshot = snapshot_of(low(10)._replace(vacated=5, stop=15), high(85))
+    assert plan(snapshot, (1, 0), Step.NO_MOVE) is None
+    arrangement = first_plan(snapshot, (5, 0))
+    assert arrangement == plan(settled(snapshot), (5, 0), Step.NO_MOVE)._replace(waits=Waits.SETTLE)  # type: ignore[union-attr]
+    assert str(arrangement) == "NO_MOVE once settled: low [0, 15) stay, high [15, 100) stay"
+    assert not feasible(snapshot, (6, 0))
+
+
+@pytest.mark.req("ALC-6")
+def test_a_float_of_pending_pages_is_transparent_once_settled() -> None:
+    """Before recovery its bytes are in the way of its neighbours; after it nobody holds them."""
+    idle = BandShot("float", 1, None, 0, 0, 40, 45, 99, pending=5)
+    snapshot = snapshot_of(low(10), idle, high(10))
+    assert plan(snapshot, (30, 0, 0), Step.NO_MOVE) is not None
+    assert plan(snapshot, (31, 0, 0), Step.NO_MOVE) is None
+    arrangement = first_plan(snapshot, (80, 0, 0))
+    assert arrangement is not None
+    assert (arrangement.waits, arrangement.step) == (Waits.SETTLE, Step.NO_MOVE)
+    assert "float" not in spans(arrangement)
+    assert settled(settled(snapshot)) is not snapshot
+    assert plan(snapshot, (0, 5, 0), Step.NO_MOVE).places[1].settles == 5  # type: ignore[union-attr]
+
+
+# -- fixed pages
+
+
+@pytest.mark.req("CAP-5+")
+def test_an_end_is_packed_around_its_fixed_pages() -> None:
+    """Its span ends at the outermost fixed page, or after all it holds if that is more."""
+    bound = low(5, 14)._replace(fixed=1, stop=20, fixed_start=11, fixed_stop=12)
+    snapshot = snapshot_of(bound, high(80))
+    assert spans(plan(snapshot, (0, 8), Step.FLUSH_ENDS)) == {"low": (0, 12), "high": (12, 100)}
+    assert not feasible(snapshot, (0, 9))
+    assert spans(plan(snapshot, (7, 7), Step.FLUSH_ENDS)) == {"low": (0, 13), "high": (13, 100)}
+    assert not feasible(snapshot, (7, 8))
+
+
+@pytest.mark.req("CAP-5+")
+def test_a_relocated_float_covers_its_fixed_pages() -> None:
+    """It is one block, so what lies between two fixed pages stays its own."""
+    bound = floating(6, 14, start=40)._replace(fixed_start=45, fixed_stop=55)
+    snapshot = snapshot_of(low(10), bound, high(10))
+    assert spans(plan(snapshot, (35, 0, 35), Step.RELAYOUT)) == {"low": (0, 45), "float": (45, 55), "high": (55, 100)}
+    assert not feasible(snapshot, (36, 0, 0))
+    assert not feasible(snapshot, (0, 0, 36))
+    assert feasible(snapshot, (35, 4, 35))
+    assert not feasible(snapshot, (35, 5, 35))
+
+
+# -- transfers
+
+
+def test_nothing_is_put_over_bytes_that_a_send_still_reads() -> None:
+    """An end stops before them, a float that grows or moves keeps clear of them, a new one is put beside them."""
+    kept = (range(20, 22), range(60, 61))
+    snapshot = snapshot_of(low(10), floating(0), high(10), kept=kept)
+    assert spans(plan(snapshot, (10, 38, 29), Step.NO_MOVE)) == {"low": (0, 20), "float": (22, 60), "high": (61, 100)}
+    assert not feasible(snapshot, (11, 0, 0))
+    assert not feasible(snapshot, (0, 39, 0))
+    assert spans(plan(snapshot, (0, 20, 0), Step.NO_MOVE, lambda lowest, highest: 50))["float"] == (40, 60)
+    stuck = snapshot_of(low(10), floating(10, start=30), high(10), kept=kept)
+    assert spans(plan(stuck, (0, 28, 0), Step.NO_MOVE))["float"] == (22, 60)
+    assert not feasible(stuck, (0, 29, 0))
+
+
+@pytest.mark.req("ALC-3")
+def test_transfers_are_waited_for_last() -> None:
+    """A layout that leaves their pages alone comes first; a yes that needs them moved says so."""
+    bound, free = low(10, 30)._replace(fixed_start=39, fixed_stop=40), low(10, 30)
+    snapshot = ChainSnapshot(0, 100, (bound, high(50)), (range(45, 46),), (free, high(50)))
+    assert first_plan(snapshot, (0, 4)).waits is Waits.NOTHING  # type: ignore[union-attr]
+    arrangement = first_plan(snapshot, (0, 40))
+    assert feasible(snapshot, (0, 40))
+    assert str(arrangement) == "FLUSH_ENDS once transfers have ended: low [0, 10) flush, high [10, 100) stay"
+    assert after_transfers(snapshot) == ChainSnapshot(0, 100, (free, high(50)))
+    assert not feasible(snapshot, (0, 41))
+
+
+# -- moving less
+
+
+@pytest.mark.req("ALC-3")
+def test_a_relayout_leaves_an_end_with_holes_where_it_is() -> None:
+    """Once a float has moved there is room enough: the holes of the ends stay."""
+    snapshot = snapshot_of(low(10, 10), floating(5, start=60), high(10, 10))
+    arrangement = first_plan(snapshot, (0, 0, 40))
+    assert [str(place) for place in arrangement.places] == [  # type: ignore[union-attr]
+        "low [0, 20) stay", "float [45, 50) move", "high [50, 100) stay",
+    ]  # fmt: skip
+
+
+def test_the_float_that_holds_less_moves() -> None:
+    """Either would make room; the smaller one goes."""
+    for sizes, moved in (((30, 5), "right"), ((5, 30), "left")):
+        left, right = (floating(size, start=start, name=name) for size, start, name in
+                       ((sizes[0], 15, "left"), (sizes[1], 55, "right")))  # fmt: skip
+        snapshot = snapshot_of(low(5), left, floating(0, name="new"), right, high(5))
+        arrangement = first_plan(snapshot, (0, 0, 45, 0, 0))
+        assert arrangement is not None
+        assert moved in move_order(snapshot, arrangement)
+
+
+def test_a_block_may_move_onto_its_own_old_place() -> None:
+    """A float shifts by less than its length, after the neighbour it shifts onto."""
+    snapshot = snapshot_of(low(10), floating(20, start=10, name="a"), floating(20, start=30, name="b"), high(10))
+    arrangement = first_plan(snapshot, (5, 0, 0, 0))
+    assert spans(arrangement) == {"low": (0, 15), "a": (15, 35), "b": (35, 55), "high": (90, 100)}
+    assert arrangement is not None
+    assert move_order(snapshot, arrangement) == ("b", "a")
+
+
+def test_many_floats_are_answered_exactly_too() -> None:
+    """With more floats than ways are remembered for, a plan is found wherever ``feasible`` says yes."""
+    answers = []
+    for seed in range(30):
+        rng = random.Random(seed)
+        bands, edge = [low(3, 4)], 7
+        for index in range(14):
+            live, holes = rng.randint(1, 90), rng.randint(0, 9)
+            bands.append(floating(live, holes, start=edge + rng.randint(0, 20), name=f"float{index}"))
+            edge = bands[-1].stop
+        top = edge + 30
+        bands.append(high(5, 5, top=top))
+        snapshot = snapshot_of(*bands, top=top)
+        for ask in range(20, 400, 10):
+            demand = (0,) * 15 + (ask,)
+            arrangement = first_plan(snapshot, demand)
+            assert (arrangement is not None) == feasible(snapshot, demand)
+            answers.append(arrangement is not None)
+    assert any(answers)
+    assert not all(answers)

@@ -136,7 +136,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "storage"):
-            self.storage.close_all()
+            self.storage.close(self.storage.requests.open_rows())
             assert all(shot.live == shot.holes == 0 for shot in self.storage.chain.snapshot().bands)
             self.storage.chain.verify()
             self.storage.release()
@@ -180,9 +180,9 @@ def test_a_refused_step_retires_but_takes_nothing():
 def every_free_id_can_be_minted(storage, name):
     """Nobody lost an id: all that no unit is bound to are there to be taken."""
     free = next(shot.ids_free for shot in storage.chain.snapshot().bands if shot.name == name)
-    ids = storage.chain.mint(name, free)
+    ids = storage.chain.minters[name].mint(free)
     if ids is not None:
-        storage.chain.give_back(name, ids)
+        storage.chain.minters[name].give_back(ids)
     return ids is not None
 
 
@@ -285,7 +285,7 @@ def test_an_owner_without_full_attention_recycles_its_ids(lifetimes, owner):
     assert held == [shot.live for shot in storage.chain.snapshot().bands]
     assert max(held) <= 3
     storage.close(row)
-    assert storage.chain.mint(owner, storage.sizing.id_count) is not None
+    assert storage.chain.minters[owner].mint(storage.sizing.id_count) is not None
 
 
 @pytest.mark.req("SIZ-5")
@@ -443,8 +443,8 @@ def test_a_call_that_fails_at_release_keeps_neither_the_others_nor_the_memory():
     def fail():
         raise RuntimeError("boom")
 
-    storage.on_release(lambda: told.append("first"))
-    storage.on_release(fail)
+    storage.at_release.append(lambda: told.append("first"))
+    storage.at_release.append(fail)
     with pytest.raises(RuntimeError):
         storage.release()
 

@@ -1,0 +1,138 @@
+"""Where one band may lie: its shapes under a demand, and the places that a shape finds between two frontiers.
+
+A *shape* is a length and the range of first pages that it may have. In place a band keeps its span and grows
+at its frontiers. Packed, an end closes its pages around its fixed ones, and a float is one block that covers
+its fixed ones. Every packed length is the least that holds the band: live, fixed and asked pages, or from the
+anchor (a float: from fixed page) to the outermost fixed page.
+
+*Kept* bytes lie outside every span and no block may touch them: each function here steps over them.
+"""
+
+import enum
+from collections.abc import Sequence
+
+from kvarena.planning.snapshot import BandShot
+from kvarena.terms.ports import LOW
+
+Kept = Sequence[range]
+
+
+class Step(enum.IntEnum):
+    """How much may be rearranged."""
+
+    NO_MOVE = 0
+    FLUSH_ENDS = 1
+    RELAYOUT = 2
+
+
+class Action(enum.Enum):
+    """What happens to a band before its take."""
+
+    STAY = "stay"
+    FLUSH = "flush"
+    MOVE = "move"
+
+
+Shape = tuple[Action, int, int, int, int]
+"""A form that a band may take: the action, the pages, the least and the greatest first page, and what it costs.
+
+The cost is what the form moves at most, in bytes, and one more; 0 where nothing moves.
+"""
+
+
+def in_place(shot: BandShot, count: int, top: int) -> Shape | None:
+    """The band where it is, with what holes and pending pages lack added at a frontier; None if it holds nothing.
+
+    A float that holds nothing has no place yet: its first page may be anywhere. An empty end begins at its anchor.
+    """
+    _, unit, end, live, holes, start, stop, _, pending, vacated, fixed, _, _ = shot
+    if not unit:
+        return None
+    if live or pending or vacated or fixed:
+        growth = count - holes - pending
+        if growth < 0:
+            growth = 0
+        length = stop - start + growth
+        if end is None:
+            return Action.STAY, length, start - growth, start, 0
+    elif not count:
+        return None
+    else:
+        length = count
+        if end is None:
+            return Action.STAY, length, 0, top // unit, 0
+    first = start if end is LOW else stop - length
+    return Action.STAY, length, first, first, 0
+
+
+def packed(shot: BandShot, count: int, top: int) -> Shape:
+    """The band in its least length. Pending and vacated pages are settled: they are holes by now."""
+    unit, size = shot.unit_bytes, shot.live + shot.fixed + count
+    low, high = shot.fixed_start, shot.fixed_stop
+    is_fixed = low < high
+    if shot.end is None:
+        length = max(size, high - low)
+        least, most = (high - length, low) if is_fixed else (0, top // unit)
+        return Action.MOVE, length, least, most, 1 + shot.live * unit
+    cost = 1 + min(shot.live, shot.holes) * unit
+    if shot.end is LOW:
+        length = max(size, high - shot.start) if is_fixed else size
+        return Action.FLUSH, length, shot.start, shot.start, cost
+    length = max(size, shot.stop - low) if is_fixed else size
+    return Action.FLUSH, length, shot.stop - length, shot.stop - length, cost
+
+
+def shapes(shot: BandShot, count: int, top: int, step: Step) -> tuple[Shape, ...]:
+    """Every form that ``step`` allows; none for a band that holds nothing and asks for nothing."""
+    stay = in_place(shot, count, top)
+    if stay is None:
+        return ()
+    if step is Step.NO_MOVE or not shot.live + shot.fixed:
+        return (stay,)
+    if shot.end is None:
+        return (stay, packed(shot, count, top)) if step is Step.RELAYOUT else (stay,)
+    close = packed(shot, count, top)
+    return (stay, close) if close[1] < stay[1] else (stay,)
+
+
+def rightmost(shape: Shape, unit: int, edge: int, kept: Kept) -> int | None:
+    """The greatest first page with which the shape ends at or before byte ``edge``; None if there is none."""
+    _, length, least, most, _ = shape
+    start = edge // unit - length
+    if start > most:
+        start = most
+    if kept:
+        start = clear_below(start, length, unit, kept)
+    return start if start >= least else None
+
+
+def leftmost(shape: Shape, unit: int, edge: int, kept: Kept) -> int:
+    """The least first page with which the shape begins at or after byte ``edge``; it may be beyond ``most``."""
+    _, length, least, _, _ = shape
+    start = -(-edge // unit)
+    if start < least:
+        start = least
+    return clear_above(start, length, unit, kept) if kept else start
+
+
+def clear_below(start: int, length: int, unit: int, kept: Kept) -> int:
+    """The greatest first page up to ``start`` with which a block of ``length`` pages touches no kept byte."""
+    for held in reversed(kept):
+        if start * unit < held.stop and held.start < (start + length) * unit:
+            start = held.start // unit - length
+    return start
+
+
+def clear_above(start: int, length: int, unit: int, kept: Kept) -> int:
+    """The least first page from ``start`` on with which a block of ``length`` pages touches no kept byte."""
+    for held in kept:
+        if start * unit < held.stop and held.start < (start + length) * unit:
+            start = -(-held.stop // unit)
+    return start
+
+
+def nearest(wish: int, length: int, unit: int, kept: Kept) -> int:
+    """The first page nearest ``wish`` at which the block touches no kept byte."""
+    below = clear_below(wish, length, unit, kept)
+    above = clear_above(wish, length, unit, kept)
+    return below if wish - below <= above - wish else above
