@@ -97,7 +97,6 @@ class HoleMap:
     def _clear(self, pages: IntArray) -> None:
         self._is_hole[pages] = False
         self.count -= len(pages)
-        invariant("holes.removed_more_than_counted", self.count >= 0, pages=pages)
 
     def _all_inside(self, start: int, stop: int) -> IntArray:
         """Every hole in ``[start, stop)``, rising."""
@@ -144,7 +143,7 @@ class NearestHoles(HoleMap):
         self._mark(pages)
         nearer = pages
         if self._hint < self.page_count:
-            nearer = pages[self._flip(pages) < self._hint]
+            nearer = pages[pages > self._last - self._hint if self._last else pages < self._hint]
         top = self._top
         self._top = top + len(nearer)
         if self._top <= len(self._recent):

@@ -9,6 +9,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import add, sub
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,11 @@ class Admission:
         # a waiting request is asked about again and again: its price is kept, and whether it fits at all
         self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
         self.fits_alone = functools.lru_cache(maxsize=1 << 14)(self._fits_alone)
+        self._terms = functools.lru_cache(maxsize=1 << 14)(self._charge_or_never)
         self._charges = np.zeros((len(self.plan.sub_pools), sizing.running), dtype=np.int64)
         self._starting: Demand = (0,) * len(self.plan.sub_pools)
-        self._owed: Demand | None = None
-        self._owed_at = -1
+        self._promised: Demand | None = None
+        self._promised_at = -1
 
     def _price(self, prompt_tokens: int, output_tokens: int) -> Demand:
         """The most units that a request of these lengths holds at once."""
@@ -70,19 +72,25 @@ class Admission:
             self.plan, shape, chunk_tokens=self.chunk_tokens, slots_per_request=self.slots_per_request
         )
 
+    def _charge_or_never(self, prompt_tokens: int, output_tokens: int) -> Demand | None:
+        """What a request is charged; None where no empty arena could serve it to its end."""
+        if not self.fits_alone(prompt_tokens, output_tokens):
+            return None
+        return self.demand(prompt_tokens, self.expected(output_tokens))
+
     def expected(self, output_tokens: int) -> int:
         """How many output tokens a request is charged for; at least one."""
         return max(1, round(output_tokens * self.output_fraction))
 
     def ask(self, prompt_tokens: int, output_tokens: int) -> Admit | Wait | Never:
         """May a request with so many tokens to forward, and so many still to generate, start now?"""
-        if not self.fits_alone(prompt_tokens, output_tokens):
+        charge = self._terms(prompt_tokens, output_tokens)
+        if charge is None:
             never = self.never(prompt_tokens, output_tokens)
             assert never is not None
             return never
-        charge = self.demand(prompt_tokens, self.expected(output_tokens))
         promised = self.promised()
-        wanted = tuple([asked + owed for asked, owed in zip(charge, promised, strict=True)])
+        wanted = tuple(map(add, charge, promised))
         if self.chain.feasible(wanted):
             return Admit(charge)
         if self.cache is not None and self.chain.feasible_after(wanted, self.cache.evictable()):
@@ -120,40 +128,44 @@ class Admission:
 
     def promise(self, charge: Demand) -> None:
         """A request will start with this charge: held back from now on, until ``start`` gives it to its row."""
-        self._starting = tuple([held + more for held, more in zip(self._starting, charge, strict=True)])
+        self._starting = tuple(map(add, self._starting, charge))
+        self._promised = None if self._promised is None else tuple(map(add, self._promised, charge))
 
     def start(self, rows: IntArray, charges: Sequence[Demand]) -> None:
         """The rows of promised requests are open."""
-        charged = np.array(charges, dtype=np.int64).reshape(len(rows), -1).T
-        left = [held - int(more) for held, more in zip(self._starting, charged.sum(axis=1), strict=True)]
-        invariant("admission.started_unpromised", min(left, default=0) >= 0, rows=rows, left=left)
-        self._starting = tuple(left)
-        self._charges[:, rows] = charged
-        self._owed = None
+        if not len(rows):
+            return
+        invariant("admission.a_charge_for_each_row", len(rows) == len(charges), rows=rows, charges=charges)
+        totals = [sum(column) for column in zip(*charges, strict=True)]
+        self._starting = tuple(map(sub, self._starting, totals))
+        invariant("admission.started_unpromised", min(self._starting, default=0) >= 0, rows=rows, left=self._starting)
+        self._charges[:, rows] = np.array(charges, dtype=np.int64).T
+        self._promised = None
 
     def recharge(self, row: int, charge: Demand) -> None:
         """A running request goes on with another charge."""
         invariant("admission.negative_charge", min(charge, default=0) >= 0, row=row, charge=charge)
         self._charges[:, row] = charge
-        self._owed = None
+        self._promised = None
 
     def forget(self, rows: int | IntArray) -> None:
         """These rows' requests are gone: nothing is held back for them."""
         self._charges[:, rows] = 0
-        self._owed = None
+        self._promised = None
 
     def promised(self) -> Demand:
         """What requests were charged and have not taken yet."""
         epoch = self.chain.epoch
-        if self._owed is None or self._owed_at != epoch:
+        if self._promised is None or self._promised_at != epoch:
             owed = self._charges - self._holdings()
             np.maximum(owed, 0, out=owed)
-            self._owed, self._owed_at = tuple(owed.sum(axis=1).tolist()), epoch
-        return tuple([owed + held for owed, held in zip(self._owed, self._starting, strict=True)])
+            self._promised = tuple(map(add, np.add.reduce(owed, axis=1).tolist(), self._starting))
+            self._promised_at = epoch
+        return self._promised
 
     def _fits_beside(self, charge: Demand) -> bool:
         """Whether a charge fits now beside what was promised."""
-        return self.chain.feasible(tuple([more + owed for more, owed in zip(charge, self.promised(), strict=True)]))
+        return self.chain.feasible(tuple(map(add, charge, self.promised())))
 
     def _fits_alone(self, prompt_tokens: int, output_tokens: int) -> bool:
         """Whether an empty arena, and one request row, could hold such a request to its end."""

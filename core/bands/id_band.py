@@ -37,9 +37,17 @@ class IdBand:
         self.ids.bind(ids, ids)
         return ids
 
+    def reuse(self, ids: IntArray) -> IntArray:
+        """The same: ids need no room."""
+        return self.take(ids)
+
     def free(self, ids: IntArray) -> None:
         """Give ids back."""
         self.ids.unbind(ids)
+
+    def free_among(self, ids: IntArray) -> None:
+        """Give back those of these ids that are taken."""
+        self.ids.unbind_among(ids)
 
     def check_free(self, ids: IntArray) -> None:
         """These ids can be freed: each is taken and named once. Nothing changes."""

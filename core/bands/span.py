@@ -65,15 +65,12 @@ class Span(ABC):
             self.start = self.stop = self._anchor(start)
         count, reused = len(ids), min(len(ids), len(self.holes))
         below, above = self.start - start, stop - self.stop
-        invariant(
-            "band.growth_is_what_holes_lack",
-            below >= 0 <= above and below + above == count - reused,
-            sub_pool=self.grid.name, below=below, above=above, asked=count, reused=reused,
-        )  # fmt: skip
-        self._shot = None
+        exact = below >= 0 <= above and below + above == count - reused
+        invariant("band.growth_is_what_holes_lack", exact, sub_pool=self.grid.name, asked=count, reused=reused)
         if not below and not above:
-            return self._reuse(ids)
-        parts = [self._reuse(ids[:reused])] if reused else []
+            return self.reuse(ids)
+        self._shot = None
+        parts = [self.reuse(ids[:reused])] if reused else []
         for first, size in ((start, below), (self.stop, above)):
             if size:
                 self.ids.bind_run(ids[reused : reused + size], first)
@@ -82,11 +79,22 @@ class Span(ABC):
         self.start, self.stop = start, stop
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def reuse(self, ids: IntArray) -> IntArray:
+        """Bind ids that are nobody's to holes; there are as many."""
+        self._shot = None
+        pages = self.holes.take(len(ids))
+        self.ids.bind(ids, pages)
+        return pages
+
     def free(self, ids: IntArray) -> None:
         """The pages of these ids become holes; those at a frontier leave the span."""
-        self._shot = None
-        self.holes.add(self.ids.unbind(ids))
-        self.absorb()
+        self._release(self.ids.unbind(ids))
+
+    def free_among(self, ids: IntArray) -> None:
+        """Free those of these ids that have a page here."""
+        pages = self.ids.unbind_among(ids)
+        if len(pages):
+            self._release(pages)
 
     def check_free(self, ids: IntArray) -> None:
         """These ids can be freed: each is bound, named once, and not fixed. Nothing changes."""
@@ -151,11 +159,10 @@ class Span(ABC):
     def _anchor(self, start: int) -> int:
         """Where an empty span begins to grow, when it takes the pages from ``start`` on."""
 
-    def _reuse(self, ids: IntArray) -> IntArray:
-        """Bind ids to holes."""
-        pages = self.holes.take(len(ids))
-        self.ids.bind(ids, pages)
-        return pages
+    def _release(self, pages: IntArray) -> None:
+        self._shot = None
+        self.holes.add(pages)
+        self.absorb()
 
     def _drop_top(self) -> None:
         """Absorb the holes below the upper frontier."""

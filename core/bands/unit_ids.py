@@ -17,63 +17,60 @@ class IdPool:
 
     An id's life:  1. mint       a returned id, or the lowest that was never out, is out.
                    2. give_back  it is returned.
-    Always:  out + returned + fresh == count     (checked by ``verify``)
+    Always:  out + returned + fresh == count, and no id is returned twice     (checked by ``verify``)
 
-    Ids that came back go out first, the newest first; then ids that were never out, from the lowest.
-    Bookkeeping: 5 bytes an id.
+    Ids that came back last go out first; then ids that were never out, from the lowest. Bookkeeping: 8 bytes an id.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._fresh = 0
+        self.free = count
         self._top = 0
-        self._returned = np.empty(count, dtype=np.int32)
-        self._out = np.zeros(count, dtype=np.bool_)
+        self._returned = np.empty(count, dtype=np.int64)
 
     @property
-    def free(self) -> int:
-        """How many ids can be minted."""
-        return self.count - self._fresh + self._top
+    def _fresh(self) -> int:
+        """The lowest id that was never out."""
+        return self.count - self.free + self._top
 
     def mint(self, count: int) -> IntArray:
         """Ids that nobody holds."""
-        invariant("id_pool.mint_beyond_free", 0 <= count <= self.free, count=count, free=self.free)
+        if not 0 <= count <= self.free:
+            invariant("id_pool.mint_beyond_free", False, count=count, free=self.free)
         top = self._top
-        reused = min(count, top)
-        fresh = self._fresh
-        if reused < count:
-            ids = np.arange(fresh - reused, fresh + count - reused)
-            if reused:
-                ids[:reused] = self._returned[:top][::-1]
-            self._fresh += count - reused
+        if count <= top:
+            ids = self._returned[top - count : top].copy()
+            self._top = top - count
         else:
-            ids = self._returned[top - count : top][::-1].astype(np.int64)
-        self._top = top - reused
-        self._out[ids] = True
+            fresh = self._fresh
+            ids = np.arange(fresh - top, fresh + count - top)
+            if top:
+                ids[:top] = self._returned[:top]
+            self._top = 0
+        self.free -= count
         return ids
 
     def give_back(self, ids: IntArray) -> None:
         """Ids come back. Checked before anything changes: each is out, and none is named twice."""
         invariant("id_pool.give_back_of_unknown_id", within(ids, self.count), ids=ids)
-        out = self._out
-        invariant("id_pool.give_back_of_free_id", np.count_nonzero(out[ids]) == len(ids), ids=ids)
-        ordered = np.sort(ids)
-        invariant("id_pool.give_back_twice", not np.count_nonzero(ordered[1:] == ordered[:-1]), ids=ids)
+        out = (ids < self._fresh) & ~np.isin(ids, self._returned[: self._top])
+        invariant("id_pool.give_back_of_free_id", out.all(), ids=ids)
+        invariant("id_pool.give_back_twice", len(np.unique(ids)) == len(ids), ids=ids)
         self.accept(ids)
 
     def accept(self, ids: IntArray) -> None:
         """Take back ids that the caller knows to be out, each named once."""
-        self._out[ids] = False
         top = self._top
         self._top = top + len(ids)
         self._returned[top : self._top] = ids
+        self.free += len(ids)
 
     def verify(self) -> None:
         """Every id is out, returned or fresh, and only one of them."""
-        out = np.count_nonzero(self._out)
         returned = self._returned[: self._top]
-        invariant("id_pool.sum", out + self.free == self.count, out=out, free=self.free, count=self.count)
-        invariant("id_pool.returned_is_out", not self._out[returned].any(), returned=returned)
+        fresh = self._fresh
+        invariant("id_pool.sum", 0 <= fresh <= self.count, free=self.free, returned=self._top, count=self.count)
+        invariant("id_pool.returned_was_never_out", not self._top or 0 <= returned.min() <= returned.max() < fresh)
         invariant("id_pool.returned_twice", len(np.unique(returned)) == self._top, returned=returned)
 
 
@@ -149,11 +146,18 @@ class UnitIds:
         That they are bound is checked before anything changes, at any level: an unbound id would free the sink.
         """
         pages = self._pages[ids]
-        owners = self._owners
-        invariant("band.free_of_bound_page", same(owners[pages], ids), ids=ids, pages=pages)
-        owners[pages] = UNOWNED
-        self._pages[ids] = self.sink_page
-        self.bound -= len(ids)
+        if self._owners[pages].tobytes() != ids.tobytes():
+            invariant("band.free_of_bound_page", False, ids=ids, pages=pages)
+        self._let_go(ids, pages)
+        return pages
+
+    def unbind_among(self, ids: IntArray) -> IntArray:
+        """The same for those of these ids that have a page; the ids are named once."""
+        pages = self._pages[ids]
+        bound = (pages != self.sink_page).nonzero()[0]
+        if len(bound) < len(ids):
+            ids, pages = ids[bound], pages[bound]
+        self._let_go(ids, pages)
         return pages
 
     def rebind(self, sources: IntArray, targets: IntArray) -> None:
@@ -174,6 +178,11 @@ class UnitIds:
         invariant("unit_ids.count", len(owned) == len(bound) == self.bound, owned=len(owned), bound=self.bound)
         invariant("unit_ids.inverse", (self._owners[self._pages[bound]] == bound).all())
         invariant("unit_ids.sink_is_bound", self._pages[-1] == self.sink_page, sink=self.sink_page)
+
+    def _let_go(self, ids: IntArray, pages: IntArray) -> None:
+        self._owners[pages] = UNOWNED
+        self._pages[ids] = self.sink_page
+        self.bound -= len(ids)
 
 
 def within(ids: IntArray, count: int) -> bool:

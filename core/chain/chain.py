@@ -12,7 +12,7 @@ from kvarena.bands.grid import Grid, chain_grids
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import UnitIds
 from kvarena.chain.minters import Minter, Named, open_minters
-from kvarena.chain.relief import AnyBand, Counters, compact, hand_out, realize
+from kvarena.chain.relief import AnyBand, Counters, compact, hand_out, realize, reuse
 from kvarena.chain.verify import verify_chain
 from kvarena.planning.credit import credited
 from kvarena.planning.packing import usable_range
@@ -109,16 +109,18 @@ class Chain:
     def take_new(self, minter: str, count: int) -> NewPages | Refused:
         """Mint ids and bind each in every sub-pool that shares them, all of them or none."""
         source = self.minters[minter]
-        invariant("chain.negative_demand", count >= 0, minter=minter, count=count)
-        arrangement = None
-        if not source.fit_in_holes(count):
+        if count < 0:
+            invariant("chain.negative_demand", False, minter=minter, count=count)
+        if source.fit_in_holes(count):
+            ids = source.pool.mint(count)
+            pages = reuse(source.bands, ids, self.device)
+        else:
             counts = self._counts(dict.fromkeys(source.names, count))
             planned = self._arrange(counts) if count <= source.pool.free else self._refusal(counts, source)
             if isinstance(planned, Refused):
                 return planned
-            arrangement = planned
-        ids = source.pool.mint(count)
-        pages = hand_out(self.bands, arrangement, dict.fromkeys(source.names, ids), self.device)
+            ids = source.pool.mint(count)
+            pages = hand_out(self.bands, planned, dict.fromkeys(source.names, ids), self.device)
         self._changed()
         self.counters.takes += 1
         return NewPages(ids, pages)
@@ -143,10 +145,11 @@ class Chain:
     def free(self, name: str, ids: IntArray) -> None:
         """Unbind ids; their pages are holes at once.
 
-        Checked before anything changes: each is bound, named once, and not fixed.
+        Checked before anything changes: each is bound and, at check level 1 and above, named once and not fixed.
         """
         band = self.bands[name]
-        band.check_free(ids)
+        if self.checks or self._any_fixed:
+            band.check_free(ids)
         band.free(ids)
         self._changed()
 
@@ -157,13 +160,13 @@ class Chain:
         named once, and nowhere fixed.
         """
         source = self.minters[minter]
-        bound = [(band, band.ids.bound_among(ids)) for band in source.bands[:-1]]
-        bound.append((source.bands[-1], ids))
         if self.checks or self._any_fixed:
-            for band, those in bound:
-                band.check_free(those)
-        for band, those in bound:
-            band.free(those)
+            source.owner.check_free(ids)
+            for band in source.others:
+                band.check_free(band.ids.bound_among(ids))
+        source.owner.free(ids)
+        for band in source.others:
+            band.free_among(ids)
         source.pool.accept(ids)
         self._changed()
 

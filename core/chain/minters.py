@@ -21,10 +21,12 @@ class Minter:
     """
 
     def __init__(self, name: str, pool: IdPool, bands: tuple[AnyBand, ...]) -> None:
+        """``bands`` ends with the one that mints: it holds every id that is bound anywhere."""
         self.name = name
         self.pool = pool
         self.bands = bands
         self.names = [band.grid.name for band in bands]
+        self.owner, self.others = bands[-1], bands[:-1]
 
     def mint(self, count: int) -> IntArray | None:
         """Ids that nobody holds; None if fewer are free."""
@@ -38,7 +40,12 @@ class Minter:
 
     def fit_in_holes(self, count: int) -> bool:
         """Whether so many ids can be minted, and bound in every band without growing it."""
-        return count <= self.pool.free and min([band.reusable for band in self.bands]) >= count
+        if count > self.pool.free:
+            return False
+        for band in self.bands:  # noqa: SIM110 - a generator costs as much as the rest of a take
+            if band.reusable < count:
+                return False
+        return True
 
 
 class Named(dict[str, AnyBand]):

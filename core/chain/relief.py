@@ -1,6 +1,6 @@
 """Moves: the bytes go through the device, then the ids follow. Nothing here decides."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -78,13 +78,10 @@ def realize(
 
 
 def hand_out(
-    bands: Mapping[str, AnyBand], arrangement: Arrangement | None, wanted: Mapping[str, IntArray], device: Device
+    bands: Mapping[str, AnyBand], arrangement: Arrangement, wanted: Mapping[str, IntArray], device: Device
 ) -> dict[str, IntArray]:
-    """Each band takes its pages, in chain order, inside the span that the arrangement gives it.
-
-    Without an arrangement every band has holes enough and keeps its span.
-    """
-    places = {place.name: place for place in arrangement.places} if arrangement is not None else {}
+    """Each band takes its pages, in chain order, inside the span that the arrangement gives it."""
+    places = {place.name: place for place in arrangement.places}
     taken: dict[str, IntArray] = {}
     for name, band in bands.items():
         ids = wanted.get(name)
@@ -93,9 +90,19 @@ def hand_out(
         if isinstance(band, IdBand):
             taken[name] = band.take(ids)
             continue
-        place = places.get(name)
-        start, stop = (place.start, place.stop) if place is not None else (band.start, band.stop)
-        taken[name] = pages = band.take(ids, start, stop)
+        place = places[name]
+        taken[name] = pages = band.take(ids, place.start, place.stop)
         if band.grid.zero_on_take:
             device.zero_pages(band.grid.unit_bytes, pages)
+    return taken
+
+
+def reuse(bands: Sequence[AnyBand], ids: IntArray, device: Device) -> dict[str, IntArray]:
+    """Every one of these bands binds the ids to holes; no span changes."""
+    taken: dict[str, IntArray] = {}
+    for band in bands:
+        grid = band.grid
+        taken[grid.name] = pages = band.reuse(ids)
+        if grid.zero_on_take:
+            device.zero_pages(grid.unit_bytes, pages)
     return taken

@@ -167,7 +167,7 @@ def _why(short: Short) -> tuple[str, ...]:
         f"  needs {short.asked:,} units of {shot.name!r}; {have}",
         f"  {shot.name}: live {shot.live:,} · holes {shot.holes:,} · pending {shot.pending:,} · "
         f"vacated {shot.vacated:,} · fixed {shot.fixed:,} · ids left {shot.ids_free:,}",
-        f"  short of {ids:,} ids"
+        f"  {ids:,} more than there are ids left"
         if ids
         else f"  short of {format_bytes(size)}, everything settled, released and packed",
         f"  nearest: {nearest}",

@@ -35,9 +35,10 @@ __all__ = ["Action", "Arrangement", "Placing", "Step", "Waits", "feasible", "fir
 
 Place = Callable[[int, int], int]
 
-_new = tuple.__new__
 STATES_MAX = 64
 """How many ways to keep bands in place are remembered at a border; the one that needs the least room always is."""
+
+_new = tuple.__new__  # the step path makes one named tuple per band: this takes half the time
 
 
 class Waits(enum.IntEnum):
@@ -96,9 +97,10 @@ def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
         return plan(snapshot, demand, Step.RELAYOUT) is not None
     if len(demand) != len(bands):
         _check(bands, demand)
-    for shot, count in zip(bands, demand, strict=False):
+    for index, shot in enumerate(bands):
+        count = demand[index]
         _, unit, end, live, _, start, stop, ids_free, _, _, fixed, low, high = shot
-        if not 0 <= count <= ids_free:
+        if count < 0 or count > ids_free:
             _check(bands, demand)
             return False
         size = (live + fixed + count) * unit
@@ -132,7 +134,7 @@ def first_plan(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = mi
         for step in Step:
             found = plan(reached, demand, step, place)
             if found is not None:
-                return found._replace(waits=waits)
+                return Arrangement(step, found.places, waits)
     return None
 
 
@@ -152,7 +154,7 @@ def plan(snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Plac
     limits = _stays(snapshot, demand) if step is Step.NO_MOVE else _least_moves(snapshot, demand, step)
     if limits is None:
         return None
-    return Arrangement(step, _places(snapshot, limits, place), waits)
+    return _new(Arrangement, (step, _places(snapshot, limits, place), waits))
 
 
 def move_order(snapshot: ChainSnapshot, arrangement: Arrangement) -> tuple[str, ...]:
@@ -212,8 +214,11 @@ and the greatest first page with which it does."""
 def _stays(snapshot: ChainSnapshot, demand: Sequence[int]) -> _Limits | None:
     """How far right each band may lie, everything in place; None if it does not fit."""
     base, top, bands, kept, _ = snapshot
-    edge, limits = top, []
-    for shot, count in zip(reversed(bands), reversed(demand), strict=True):
+    edge, index = top, len(bands)
+    limits: _Limits = []
+    for shot in reversed(bands):
+        index -= 1
+        count = demand[index]
         if count > shot.ids_free:
             return None
         shape = in_place(shot, count, top)
@@ -269,26 +274,25 @@ def _places(snapshot: ChainSnapshot, limits: _Limits, place: Place) -> tuple[Pla
     edge, kept = snapshot.base, snapshot.kept
     places: list[Placing] = []
     for shot, count, shape, limit, highest in reversed(limits):
-        name, unit, _, _, holes, _, _, _, pending, *_ = shot
-        start = highest
+        unit, start = shot.unit_bytes, highest
         if shape[2] < highest:
             lowest = leftmost(shape, unit, edge, kept)
             if lowest < highest:
-                start = min(max(_wish(shot, shape, (lowest, highest), (edge, limit), place), lowest), highest)
+                start = _wish(shot, shape, (lowest, highest), (edge, limit), place)
                 start = nearest(start, shape[1], unit, kept) if kept else start
         stop = start + shape[1]
-        over = count - holes
-        settles = 0 if over <= 0 or not pending else min(over, pending)
-        places.append(_new(Placing, (name, shape[0], start, stop, settles)))
+        settles = shot.pending and max(0, min(count - shot.holes, shot.pending))
+        places.append(_new(Placing, (shot.name, shape[0], start, stop, settles)))
         edge = stop * unit
     return tuple(places)
 
 
 def _wish(shot: BandShot, shape: Shape, reach: tuple[int, int], gap: tuple[int, int], place: Place) -> int:
-    """The first page that a float would like: its old one; if it grows in place, towards the larger gap."""
+    """The first page that a float would like: nearest its old one; if it grows in place, towards the larger gap."""
     _, unit, _, live, _, start, stop, _, pending, vacated, fixed, _, _ = shot
-    if shape[0] is Action.MOVE:
-        return start
-    if not (live or fixed or pending or vacated):
-        return place(*reach)
-    return reach[1] if gap[1] - stop * unit >= start * unit - gap[0] else reach[0]
+    lowest, highest = reach
+    if shape[0] is Action.STAY:
+        if live or fixed or pending or vacated:
+            return highest if gap[1] - stop * unit >= start * unit - gap[0] else lowest
+        start = place(lowest, highest)
+    return min(max(start, lowest), highest)

@@ -59,7 +59,8 @@ def settled(snapshot: ChainSnapshot) -> ChainSnapshot:
     """
     if not any(shot.pending or shot.vacated for shot in snapshot.bands):
         return snapshot
-    return snapshot._replace(bands=tuple(map(_calm, snapshot.bands)))
+    base, top, bands, kept, released = snapshot
+    return ChainSnapshot(base, top, tuple(map(_calm, bands)), kept, released)
 
 
 def after_transfers(snapshot: ChainSnapshot) -> ChainSnapshot:
@@ -70,5 +71,5 @@ def after_transfers(snapshot: ChainSnapshot) -> ChainSnapshot:
 
 
 def _calm(shot: BandShot) -> BandShot:
-    free = shot.holes + shot.pending + shot.vacated
-    return shot._replace(holes=free, pending=0, vacated=0)
+    name, unit, end, live, holes, start, stop, ids_free, pending, vacated, *fixed = shot
+    return BandShot(name, unit, end, live, holes + pending + vacated, start, stop, ids_free, 0, 0, *fixed)

@@ -7,6 +7,7 @@ from kvarena.planning.plan import Plan, SubPool
 from kvarena.storage.requests import RequestTable
 from kvarena.terms.invariants import invariant
 from kvarena.terms.lifetimes import Full, floor_reaches, prefix_floor
+from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
 
 NOTHING = np.empty(0, dtype=np.int64)
@@ -22,62 +23,55 @@ class Retirement:
         self.name = pool.name
         self.column = column
         self.lifetime = pool.lifetime
-        self.tokens = pool.page_tokens or 1
+        self.paging = Paging(pool.page_tokens or 1)
         zero = np.zeros(1, dtype=np.int64)
         self.in_order = prefix_floor(pool.lifetime, zero) is not None
         self._has_closed_form = floor_reaches(pool.lifetime, zero + 1) is not None
 
-    def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
+    def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
         """The pages that no query at the rows' present lengths or later needs, and that were needed before.
 
-        Returns parallel arrays, the row and the page position of each, and notes them as retired. Pages that a
-        row was lent are not its own to free, and left out.
+        Returns their places in ``table.flat`` and notes them as retired. Pages that a row was lent are not its own
+        to free, and left out.
         """
         if not self.in_order:
             return self._one_by_one(table, rows, lengths)
-        first = self._floor(lengths) // self.tokens
         retired = table.retired[self.column]
-        gone = retired[rows]
-        more = first - gone
-        due = more.nonzero()[0]
+        first, gone = self.paging.pages(self._floor(lengths)), retired[rows]
+        due = (first != gone).nonzero()[0]
         if not len(due):
-            return NOTHING, NOTHING
-        owners, gone, more = rows[due], gone[due], more[due]
-        retired[owners] = first[due]
-        if len(due) == more.sum() and more.min() == 1:
-            pages = gone
-        else:
-            invariant("storage.step_needs_retired_rows", more.min() > 0, sub_pool=self.name, rows=owners)
-            owners, pages = spans(owners, gone, more)
-        lent = table.lent[owners]
-        if np.count_nonzero(lent):
-            own = pages >= lent
-            owners, pages = owners[own], pages[own]
-        return owners, pages
+            return NOTHING
+        if len(due) < len(rows):
+            rows, first, gone = rows[due], first[due], gone[due]
+        retired[rows] = first
+        if table.any_lent:
+            lent = table.lent[rows]
+            gone, first = np.maximum(gone, lent), np.maximum(first, lent)
+        counts = first - gone
+        places = rows * table.pages_per_row
+        places += gone
+        if counts.tobytes() == table.ones[: len(counts)].tobytes():
+            return places
+        invariant("storage.step_needs_retired_rows", counts.min() >= 0, sub_pool=self.name, rows=rows)
+        return spread(places, counts, counts.cumsum())
 
     def due(self, table: RequestTable, rows: IntArray) -> IntArray | int:
         """The least present length at which another page of each row retires; 0 where it is not known."""
         if not self.in_order:
             return 0
-        rows_gone = (table.retired[self.column][rows] + 1) * self.tokens
+        rows_gone = self.paging.starts(table.retired[self.column][rows] + 1)
         if self._has_closed_form:
             reached = floor_reaches(self.lifetime, rows_gone)
             assert reached is not None
             return reached
         return self._search(rows_gone, table.lengths[rows])
 
-    def held(self, table: RequestTable) -> IntArray:
-        """How many pages of this sub-pool each row owns."""
-        if self.in_order:
-            return table.page_counts - np.maximum(table.retired[self.column], table.lent)
-        return table.page_counts - table.lent - table.retired[self.column]
-
     def _floor(self, lengths: IntArray) -> IntArray:
         floor = prefix_floor(self.lifetime, lengths)
         assert floor is not None
         return floor
 
-    def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
+    def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
         """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
         found = [
             (row, page)
@@ -90,15 +84,18 @@ class Retirement:
         ]
         pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
         np.add.at(table.retired[self.column], pairs[:, 0], 1)
-        return pairs[:, 0], pairs[:, 1]
+        return pairs[:, 0] * table.pages_per_row + pairs[:, 1]
 
     def _newly_whole(self, start: int, stop: int) -> tuple[range, ...]:
         """Pages wholly retired at ``stop`` and not at ``start``."""
-        before = {page for pages in whole_pages(self.lifetime.retired(0, start), self.tokens) for page in pages}
+        before = {page for pages in whole_pages(self.lifetime.retired(0, start), self.paging.tokens) for page in pages}
         fresh = self.lifetime.retired(start, stop)
-        whole = whole_pages(self.lifetime.retired(0, stop), self.tokens)
+        whole = whole_pages(self.lifetime.retired(0, stop), self.paging.tokens)
         near = tuple(
-            range(max(block.start, piece.start // self.tokens), min(block.stop, -(-piece.stop // self.tokens)))
+            range(
+                max(block.start, piece.start // self.paging.tokens),
+                min(block.stop, -(-piece.stop // self.paging.tokens)),
+            )
             for piece in fresh
             for block in whole
         )
@@ -107,7 +104,7 @@ class Retirement:
     def _search(self, rows_gone: IntArray, low: IntArray) -> IntArray:
         """The least length from ``low`` on whose floor is at least ``rows_gone``, by doubling and bisection."""
         low = low.copy()
-        high = low + self.tokens
+        high = low + self.paging.tokens
         while (short := self._floor(high) < rows_gone).any():
             high = np.where(short, high + (high - low), high)
             if high.max() > 1 << 40:
@@ -132,8 +129,8 @@ def never_retires(retirement: Retirement) -> bool:
     return isinstance(retirement.lifetime, Full)
 
 
-def spans(rows: IntArray, first: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Every position of the spans of ``counts`` from ``first`` on, beside its row."""
-    owners = np.repeat(rows, counts)
-    starts = np.repeat(first - (np.cumsum(counts) - counts), counts)
-    return owners, np.arange(len(owners)) + starts
+def spread(first: IntArray, counts: IntArray, ends: IntArray) -> IntArray:
+    """Every place of the spans of ``counts`` from ``first`` on; ``ends`` is the running sum of the counts."""
+    places = (first + counts - ends).repeat(counts)
+    places += np.arange(len(places))
+    return places

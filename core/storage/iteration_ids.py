@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from kvarena.chain.chain import Chain
+from kvarena.storage.advance import spread
 from kvarena.storage.requests import RequestTable
-from kvarena.storage.tails import Tails
 from kvarena.terms.invariants import invariant
+from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
 
 
@@ -39,14 +40,13 @@ class Tables(Mapping[str, IntArray]):
 
 
 class Maps:
-    """What a step's ids are read from: the chain's maps, the request rows and their tails."""
+    """What a step's ids are read from: the chain's maps and the request rows."""
 
     def __init__(self, chain: Chain, table: RequestTable) -> None:
         self.chain = chain
         self.table = table
-        self.tails = Tails(chain, table)
         self.names = tuple(pool.name for pool in chain.plan.token_pools)
-        self.page_tokens = chain.plan.page_tokens
+        self.paging = Paging(chain.plan.page_tokens)
         self.slots_name = chain.plan.slots.name if chain.plan.slots else None
 
 
@@ -62,11 +62,18 @@ class IterationIds:
         self.rows = rows
         self.starts = starts
         self.lengths = lengths
-        self.page_tokens = maps.page_tokens
-        self.tables = Tables(maps.names, self._table)
+        self.page_tokens = maps.paging.tokens
         self._maps = maps
         self._epoch = maps.chain.epoch
-        self._positions: tuple[IntArray, IntArray] | None = None
+        self._tables: Tables | None = None
+        self._writes: tuple[IntArray, IntArray] | None = None
+
+    @property
+    def tables(self) -> Tables:
+        """The page table of each token sub-pool."""
+        if self._tables is None:
+            self._tables = Tables(self._maps.names, self._table)
+        return self._tables
 
     @property
     def slots(self) -> IntArray | None:
@@ -79,35 +86,23 @@ class IterationIds:
 
     def write_positions(self) -> tuple[IntArray, IntArray]:
         """For each new token, row-major: the index into ``rows`` and the position in its sequence."""
-        if self._positions is None:
-            counts = self.lengths - self.starts
-            index = np.repeat(np.arange(len(counts)), counts)
-            first = np.repeat(self.starts - (np.cumsum(counts) - counts), counts)
-            first += np.arange(len(index))
-            self._positions = index, first
-        return self._positions
+        counts = self.lengths - self.starts
+        return np.arange(len(counts)).repeat(counts), spread(self.starts, counts, counts.cumsum())
 
     def write_pages(self, name: str) -> IntArray:
         """The physical page of each new token in this sub-pool, row-major."""
-        maps, (index, positions) = self._maps, self.write_positions()
         self._check_epoch(name)
-        places = self.rows[index] * maps.table.pages_per_row
-        places += positions // self.page_tokens
-        return maps.chain.pages(name, maps.table.flat[places])
+        return self._maps.chain.pages(name, self._written()[0])
 
     def write_offsets(self) -> IntArray:
         """The place of each new token inside its page, row-major, the same in every sub-pool."""
-        return self.write_positions()[1] % self.page_tokens
+        return self._written()[1]
 
     def write_ids(self, name: str) -> IntArray:
         """The physical token of each new token in this sub-pool, row-major."""
-        if np.count_nonzero(self.lengths - self.starts == 1) == len(self.rows):
-            self._check_epoch(name)
-            return self._maps.tails.read(name, self.rows, self.starts)
-        ids = self.write_pages(name)
-        ids *= self.page_tokens
-        ids += self.write_offsets()
-        return ids
+        ids, offsets = self._written()
+        self._check_epoch(name)
+        return self._maps.paging.physical(self._maps.chain.pages(name, ids), offsets)
 
     def read_ids(self, name: str) -> IntArray:
         """The physical token at each position, shape (rows, tokens of the longest row), whole pages of it.
@@ -119,10 +114,25 @@ class IterationIds:
             return pages
         return (pages[:, :, None] * tokens + np.arange(tokens)).reshape(len(pages), -1)
 
+    def _written(self) -> tuple[IntArray, IntArray]:
+        """The virtual page and the offset of each new token, row-major: the same in every sub-pool."""
+        if self._writes is None:
+            maps, table, rows = self._maps, self._maps.table, self.rows
+            counts = self.lengths - self.starts
+            if counts.tobytes() == table.ones[: len(rows)].tobytes():  # each writes one token, into its last page
+                self._writes = table.tails[rows], maps.paging.offsets(self.starts)
+            else:  # a row has whole pages, so its tokens can be numbered through all rows
+                first = rows * (table.pages_per_row * self.page_tokens)
+                first += self.starts
+                tokens = spread(first, counts, counts.cumsum())
+                self._writes = table.flat[maps.paging.pages(tokens)], maps.paging.offsets(tokens)
+        return self._writes
+
     def _table(self, name: str) -> IntArray:
         self._check_epoch(name)
         width = -(-int(self.lengths.max(initial=0)) // self.page_tokens)
         return self._maps.chain.pages(name, self._maps.table.pages[self.rows, :width])
 
     def _check_epoch(self, name: str) -> None:
-        invariant("storage.ids_outlived_their_step", self._maps.chain.epoch == self._epoch, sub_pool=name)
+        if self._maps.chain.epoch != self._epoch:
+            invariant("storage.ids_outlived_their_step", False, sub_pool=name)

@@ -25,17 +25,19 @@ class Ownership:
         self._retirements = retirements
         owner = maps.chain.plan.owner
         self._owner = owner
+        self._counted = tuple(pool for pool in retirements if not pool.in_order)
+        self._slots_column = maps.chain.plan.names.index(maps.slots_name) if maps.slots_name is not None else -1
         self._is_handed = np.zeros(maps.chain.bands[owner].grid.id_count if owner is not None else 0, dtype=np.bool_)
 
     def held(self) -> IntArray:
         """The units that each row owns, int64 (sub-pools in chain order, rows)."""
         table, slots = self._maps.table, self._maps.slots_name
-        names = self._maps.chain.plan.names
-        held = np.zeros((len(names), len(table)), dtype=np.int64)
-        for pool in self._retirements:
-            held[pool.column] = pool.held(table)
+        held: IntArray = np.maximum(table.retired, table.lent)
+        np.subtract(table.page_counts, held, out=held)
+        for pool in self._counted:
+            held[pool.column] = table.page_counts - table.lent - table.retired[pool.column]
         if slots is not None:
-            held[names.index(slots)] = np.count_nonzero(table.slots != UNBOUND, axis=1)
+            held[self._slots_column] = table.slots_held
         return held
 
     def handed_over(self) -> IntArray:
@@ -50,7 +52,7 @@ class Ownership:
         Raises:
             InvariantError: the tokens end inside a page, or lie beyond what the row has written.
         """
-        table, size = self._maps.table, self._maps.page_tokens
+        table, size = self._maps.table, self._maps.paging.tokens
         stop, length = tokens // size, int(table.lengths[row])
         invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row)
         invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
@@ -60,6 +62,7 @@ class Ownership:
         for pool, gone in self._gone(ids):
             table.retired[pool.column, row] -= gone
         table.lent[row] = max(lent, stop)
+        table.any_lent = True
         ids = ids[ids != UNBOUND]
         self._is_handed[ids] = True
         return ids
@@ -88,7 +91,7 @@ class Ownership:
             InvariantError: the pieces leave rows behind them, or reach into pages that were handed over; nothing
                 has changed.
         """
-        table, size = self._maps.table, self._maps.page_tokens
+        table, size = self._maps.table, self._maps.paging.tokens
         whole = merge(pieces)
         invariant("storage.free_of_free_row", table.is_open(np.array([row])), row=row)
         if not whole:
@@ -110,7 +113,6 @@ class Ownership:
             if pool.in_order:
                 table.retired[pool.column, row] = min(int(table.retired[pool.column, row]), stop)
         table.shorten(row, stop, start)
-        self._maps.tails.look_up(np.array([row]))
 
     def verify(self) -> None:
         """The sum of the class holds, and no page handed over is a row's own."""
@@ -132,8 +134,4 @@ class Ownership:
     def _gone(self, ids: IntArray) -> list[tuple[Retirement, int]]:
         """How many of a row's own pages have retired already, per sub-pool that only counts them."""
         bands = self._maps.chain.bands
-        return [
-            (pool, len(ids) - len(bands[pool.name].ids.bound_among(ids)))
-            for pool in self._retirements
-            if not pool.in_order
-        ]
+        return [(pool, len(ids) - len(bands[pool.name].ids.bound_among(ids))) for pool in self._counted]

@@ -18,8 +18,9 @@ class RequestTable:
     Always:  open rows + free rows == all rows                        (checked by ``verify``)
              page_counts - lent - retired == the units bound to the row, per sub-pool   (by ``Storage.verify``)
 
-    Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``lent`` in pages, ``due`` the new length at which the
-    row must be looked at. By sub-pool and row: ``retired``, own pages that were freed before the end.
+    Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``lent`` in pages, ``tails`` the id of the last page,
+    ``due`` the new length at which the row must be looked at, ``slots_held`` its state slots. By sub-pool and row:
+    ``retired``, pages that were freed before the end. ``ones`` is as long.
     """
 
     def __init__(self, row_count: int, pages_per_row: int, *, pools: int, slots_per_row: int) -> None:
@@ -27,14 +28,16 @@ class RequestTable:
         self.pages = np.full((row_count, pages_per_row), UNBOUND, dtype=np.int64)
         self.flat = self.pages.reshape(-1)
         self.slots = np.full((row_count, slots_per_row), UNBOUND, dtype=np.int64)
-        self.lengths = np.zeros(row_count, dtype=np.int64)
-        self.page_counts = np.zeros(row_count, dtype=np.int64)
-        self.lent = np.zeros(row_count, dtype=np.int64)
-        self.looked_at = np.zeros(row_count, dtype=np.int64)
-        self.due = np.zeros(row_count, dtype=np.int64)
-        self.retired = np.zeros((pools, row_count), dtype=np.int64)
+        self._one_slot = self.slots.reshape(-1)
+        self._columns = np.zeros((7 + pools, row_count), dtype=np.int64)
+        self.lengths, self.page_counts, self.tails, self.lent = self._columns[:4]
+        self.looked_at, self.due, self.slots_held = self._columns[4:7]
+        self.retired = self._columns[7:]
+        self.any_lent = False
+        self.ones = np.ones(row_count, dtype=np.int64)
         self._free = list(range(row_count - 1, -1, -1))
         self._open = np.zeros(row_count, dtype=bool)
+        self._row_numbers = np.arange(row_count)
         self._marks = np.zeros(row_count, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -55,7 +58,7 @@ class RequestTable:
 
     def are_distinct(self, rows: IntArray) -> bool:
         """Whether no row stands twice in a batch: the last mark on a row that does is another's."""
-        places = np.arange(len(rows))
+        places = self._row_numbers[: len(rows)]
         self._marks[rows] = places
         return self._marks[rows].tobytes() == places.tobytes()
 
@@ -72,24 +75,30 @@ class RequestTable:
         for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
             self.pages[row, :count] = UNBOUND
             self._free.append(row)
-        for column in (self.lengths, self.page_counts, self.lent, self.looked_at, self.due):
-            column[rows] = 0
+        self._columns[:, rows] = 0
         self.slots[rows] = UNBOUND
-        self.retired[:, rows] = 0
         self._open[rows] = False
 
     def shorten(self, row: int, page_count: int, length: int) -> None:
         """A row's last pages are gone; it is looked at in its next step."""
         self.pages[row, page_count : self.page_counts[row]] = UNBOUND
         self.page_counts[row], self.lengths[row], self.due[row] = page_count, length, 0
+        self.tails[row] = self.pages[row, page_count - 1] if page_count else 0
         self.looked_at[row] = min(int(self.looked_at[row]), length)
 
+    def slots_of(self, rows: IntArray) -> IntArray:
+        """The state slots of these rows, in one line."""
+        return self.slots[rows].reshape(-1) if self.slots.shape[1] > 1 else self._one_slot[rows]
+
     def own_ids(self, rows: IntArray) -> IntArray:
-        """Every page id that these rows still own, in order: those lent and those retired everywhere are left out."""
+        """The page ids of these rows, in order, without those lent; ``UNBOUND`` where one retired everywhere."""
         first, stop = self.lent[rows].tolist(), self.page_counts[rows].tolist()
-        spans = [self.pages[row, low:high] for row, low, high in zip(rows.tolist(), first, stop, strict=True)]
-        ids = spans[0] if len(spans) == 1 else np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
-        return ids if not len(ids) or ids.min() >= 0 else ids[ids != UNBOUND]
+        width, flat = self.pages_per_row, self.flat
+        spans = [
+            flat[row * width + low : row * width + high]
+            for row, low, high in zip(rows.tolist(), first, stop, strict=True)
+        ]
+        return np.concatenate(spans)
 
     def verify(self) -> None:
         """A row is open or free; a free one holds nothing, an open one has ids for as many places as it holds pages."""

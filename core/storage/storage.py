@@ -8,7 +8,7 @@ import numpy as np
 from kvarena.chain.chain import Chain
 from kvarena.planning.plan import Plan
 from kvarena.planning.sizing import Sizing, size_plan
-from kvarena.storage.advance import never_retires, retirements, spans
+from kvarena.storage.advance import never_retires, retirements, spread
 from kvarena.storage.iteration_ids import IterationIds, Maps
 from kvarena.storage.ownership import Ownership
 from kvarena.storage.requests import UNBOUND, RequestTable
@@ -17,6 +17,7 @@ from kvarena.terms.answers import Refused
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.events import event_log
 from kvarena.terms.invariants import invariant
+from kvarena.terms.paging import Paging
 from kvarena.terms.ports import Device, IntArray
 from kvarena.terms.units import format_bytes
 
@@ -43,11 +44,14 @@ class Storage:
         self.chain, self.requests = books(sizing)
         self._books = books
         self._slots = plan.slots.name if plan.slots else None
+        self._paging = Paging(plan.page_tokens)
         self._retirements = retirements(plan)
         self._maps = Maps(self.chain, self.requests)
         self.ownership = Ownership(self._maps, self._retirements)
         self._retiring = tuple(pool for pool in self._retirements if not never_retires(pool))
         self._columns = {name: index for index, name in enumerate(plan.names)}
+        self._owner = plan.owner
+        self._owner_retires = any(pool.name == plan.owner for pool in self._retiring)
         self._looks_back = any(not pool.in_order for pool in self._retiring)
         self.at_release: list[Callable[[], None]] = []
         """Called when the storage is released, the last first (plugins that follow its life)."""
@@ -82,6 +86,7 @@ class Storage:
         rows = table.open(asked)
         if slots is not None:
             table.slots[rows] = slots.ids.reshape(asked, -1)
+            table.slots_held[rows] = table.slots.shape[1]
         return int(rows[0]) if count is None else rows
 
     def step(self, rows: IntArray, lengths: IntArray) -> IterationIds | Refused:
@@ -114,14 +119,17 @@ class Storage:
         if not len(rows):
             return
         table = self.requests
-        invariant("storage.close_of_free_row", table.is_open(rows), rows=rows)
-        invariant("storage.close_repeats_a_row", table.are_distinct(rows), rows=rows)
-        if self.plan.owner is not None:
+        if self.chain.checks:
+            invariant("storage.close_of_free_row", table.is_open(rows), rows=rows)
+            invariant("storage.close_repeats_a_row", table.are_distinct(rows), rows=rows)
+        if self._owner is not None:
             ids = table.own_ids(rows)
+            if self._owner_retires:
+                ids = ids[ids != UNBOUND]
             if len(ids):
-                self.chain.free_all(self.plan.owner, ids)
+                self.chain.free_all(self._owner, ids)
         if self._slots is not None:
-            self.chain.free_all(self._slots, table.slots[rows].reshape(-1))
+            self.chain.free_all(self._slots, table.slots_of(rows))
         table.close(rows)
 
     def close_all(self) -> None:
@@ -209,67 +217,65 @@ class Storage:
 
     def _cross(self, rows: IntArray, starts: IntArray, lengths: IntArray) -> Refused | None:
         """Retire and take for the rows that reach a boundary in this step."""
-        table, size = self.requests, self.plan.page_tokens
-        invariant("storage.step_backwards", np.count_nonzero(lengths < starts) == 0, rows=rows, lengths=lengths)
+        table = self.requests
+        if np.count_nonzero(lengths < starts):
+            invariant("storage.step_backwards", False, rows=rows, lengths=lengths)
         if not self._retirements:
             return None
-        longest = int(lengths.max())
-        if longest > table.pages_per_row * size:
-            raise KvarenaError(
-                f"a sequence of {longest:,} tokens is longer than the {table.pages_per_row * size:,} that a request "
-                "row can hold; raise context_tokens"
-            )
         for pool in self._retiring:
-            owners, positions = pool.newly_retired(table, rows, starts)
-            if len(owners):
-                self._retire(pool.name, owners, positions)
+            places = pool.newly_retired(table, rows, starts)
+            if len(places):
+                self._retire(pool.name, places)
         if self._looks_back:
             table.looked_at[rows] = starts
-        refused = self._take(rows, lengths)
+        stops = self._paging.covering(lengths)
+        refused = self._take(rows, stops)
         if refused is not None:
             return refused
-        due = table.page_counts[rows] * size
+        due = self._paging.starts(stops)
         for pool in self._retiring:
             due = np.minimum(due, pool.due(table, rows))
-        due += 1
-        table.due[rows] = due
+        table.due[rows] = due + 1
         return None
 
-    def _retire(self, name: str, owners: IntArray, positions: IntArray) -> None:
+    def _retire(self, name: str, places: IntArray) -> None:
         """Free pages that a sub-pool needs no more; with the owner's, the ids come back."""
-        table = self.requests
-        places = owners * table.pages_per_row
-        places += positions
-        ids = table.flat[places]
-        if name == self.plan.owner:
+        ids = self.requests.flat[places]
+        if name == self._owner:
             self.chain.free_all(name, ids)
-            table.flat[places] = UNBOUND
+            self.requests.flat[places] = UNBOUND
         else:
             self.chain.free(name, ids)
 
-    def _take(self, rows: IntArray, lengths: IntArray) -> Refused | None:
-        """Append the pages that the new lengths need: one virtual id each, bound in every token sub-pool."""
-        table, size = self.requests, self.plan.page_tokens
+    def _take(self, rows: IntArray, stops: IntArray) -> Refused | None:
+        """Append pages up to ``stops`` of them: one virtual id each, bound in every token sub-pool."""
+        table = self.requests
         counts = table.page_counts[rows]
-        wanted = (lengths + (size - 1)) // size - counts
-        growing = wanted.nonzero()[0]
+        growing = (counts != stops).nonzero()[0]
         if not len(growing):
             return None
-        rows, counts, wanted = rows[growing], counts[growing], wanted[growing]
-        total = int(wanted.sum())
+        if len(growing) < len(rows):
+            rows, counts, stops = rows[growing], counts[growing], stops[growing]
+        if int(stops.max()) > table.pages_per_row:
+            raise KvarenaError(
+                f"a sequence of {int(stops.max()):,} pages is longer than the {table.pages_per_row:,} of "
+                f"{self._paging.tokens} tokens that a request row can hold; raise context_tokens"
+            )
+        wanted = stops - counts
+        ends = wanted.cumsum()
+        total = int(ends[-1])
         taken = self.chain.take_new(self._retirements[-1].name, total)
         if isinstance(taken, Refused):
             return taken
-        if total == len(rows):
-            owners, positions, last, tails = rows, counts, None, counts
+        places = rows * table.pages_per_row
+        places += counts
+        if total > len(rows):
+            table.tails[rows] = taken.ids[ends - 1]
+            places = spread(places, wanted, ends)
         else:
-            owners, positions = spans(rows, counts, wanted)
-            last, tails = np.cumsum(wanted) - 1, counts + wanted - 1
-        places = owners * table.pages_per_row
-        places += positions
+            table.tails[rows] = taken.ids
         table.flat[places] = taken.ids
-        table.page_counts[rows] = counts + wanted
-        self._maps.tails.extend(rows, tails, taken.pages, last)
+        table.page_counts[rows] = stops
         return None
 
     def __repr__(self) -> str:

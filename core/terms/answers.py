@@ -1,6 +1,7 @@
 """Answers that are values: what was asked, what there is, and what would help. Nothing has changed."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -36,8 +37,7 @@ class Refused:
         return f"{self.reason} ({sums}; {self.free_bytes:,} bytes free)"
 
 
-@attrs.frozen
-class Admit:
+class Admit(NamedTuple):
     """The request may start, charged with ``charge`` units per sub-pool in chain order.
 
     ``evicts``: only once the cache has given entries back, which ``Admission.make_room`` sees to.
