@@ -2,8 +2,8 @@
 
 A *shape* is a length and the range of first pages that it may have. In place a band keeps its span and grows
 at its frontiers. Packed, an end closes its pages around its fixed ones, and a float is one block that covers
-its fixed ones. Every packed length is the least that holds the band: live, fixed and asked pages, or from the
-anchor (a float: from fixed page) to the outermost fixed page.
+its fixed ones. A packed length is the least that will do: the live, fixed and asked pages, or more where fixed
+pages lie farther apart than that (a float), or farther from where the band begins (an end).
 
 *Kept* bytes lie outside every span and no block may touch them: each function here steps over them.
 """

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kvarena.backends.cpu as cpu
 from kvarena.backends.cpu import CpuDevice
@@ -106,6 +108,87 @@ def test_a_target_may_be_an_earlier_source(unit: int) -> None:
     before = arena.copy()
     device.copy_pages(unit, np.arange(11, 150), np.arange(10, 149))
     assert np.array_equal(arena[10 * unit : 149 * unit], before[11 * unit : 150 * unit])
+
+
+UNITS = st.integers(1, 600) | st.sampled_from([1023, 1024, 2047, 4100, 8191, 8192, 16_384, 20_001, 70_003])
+SEGMENTS = st.lists(
+    st.tuples(st.integers(0, 39), st.integers(0, 39), st.sampled_from([1, 1, 1, 2, 5, 20, 39]), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+def pairs_of(segments: list[tuple[int, int, int, bool]], pages: int) -> list[tuple[int, int]]:
+    """Single pairs and runs, rising and falling, less those that would read what an earlier pair wrote."""
+    pairs: list[tuple[int, int]] = []
+    written: set[int] = set()
+    for source, target, length, falling in segments:
+        for step in reversed(range(length)) if falling else range(length):
+            pair = (source + step, target + step)
+            if max(pair) < pages and pair[0] not in written:
+                pairs.append(pair)
+                written.add(pair[1])
+    return pairs
+
+
+@settings(max_examples=150)
+@given(UNITS, SEGMENTS, st.integers(0, 2**32 - 1))
+def test_lists_are_copied_and_zeroed_like_a_plain_loop(
+    unit: int, segments: list[tuple[int, int, int, bool]], seed: int
+) -> None:
+    """Pages in order, one by one: sources read twice, targets that were sources, runs that overlap themselves."""
+    pages = 40
+    pairs = pairs_of(segments, pages)
+    sources = np.array([source for source, _ in pairs], dtype=np.int64)
+    targets = np.array([target for _, target in pairs], dtype=np.int64)
+    device = device_of(pages * unit + unit // 3)
+    arena = raw(device)
+    arena[:] = np.random.default_rng(seed).integers(0, 256, len(arena))
+    expected = arena.copy()
+    for source, target in pairs:
+        expected[target * unit : (target + 1) * unit] = expected[source * unit : (source + 1) * unit]
+    device.copy_pages(unit, sources, targets)
+    assert np.array_equal(arena, expected)
+    for target in targets:
+        expected[target * unit : (target + 1) * unit] = 0
+    device.zero_pages(unit, targets)
+    assert np.array_equal(arena, expected)
+
+
+@pytest.mark.parametrize("unit", [24, 3000, 17_000])
+@pytest.mark.parametrize("count", [40, 1500])
+def test_long_scattered_lists_take_several_rounds(unit: int, count: int) -> None:
+    """More than is gathered or warmed at once; lists may be views."""
+    pages = 2 * count + 7
+    device = device_of(pages * unit)
+    arena = raw(device).reshape(pages, unit)
+    arena[:] = np.random.default_rng(2).integers(0, 256, arena.shape, dtype=np.uint8)
+    order = np.random.default_rng(3).permutation(pages)
+    sources, targets = order[0 : 2 * count : 2], order[1 : 2 * count : 2]
+    expected = arena.copy()
+    expected[targets] = arena[sources]
+    device.copy_pages(unit, sources, targets)
+    assert np.array_equal(arena, expected)
+    expected[sources] = 0
+    device.zero_pages(unit, sources)
+    assert np.array_equal(arena, expected)
+
+
+@pytest.mark.parametrize("wrong", [-1, 8, 2**40])
+def test_a_page_outside_the_arena_is_caught_before_a_byte_changes(wrong: int) -> None:
+    """As source, as target and as a page to zero; also where more was reserved than the arena has now."""
+    device = device_of(100 * 64)
+    device.resize(8 * 64 + 63)
+    raw(device)[:] = 5
+    good, bad = np.array([0, 1]), np.array([2, wrong])
+    for sources, targets in ((good, bad), (bad, good)):
+        with pytest.raises(InvariantError, match=r"device\.pages_inside"):
+            device.copy_pages(64, sources, targets)
+    with pytest.raises(InvariantError, match=r"device\.pages_inside"):
+        device.zero_pages(64, bad)
+    with pytest.raises(InvariantError, match=r"device\.copy_pairs"):
+        device.copy_pages(64, good, good[:1])
+    assert (raw(device) == 5).all()
 
 
 def test_nothing_to_do_is_fine() -> None:

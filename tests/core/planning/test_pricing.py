@@ -177,7 +177,7 @@ def test_a_float_of_pending_pages_is_transparent_once_settled() -> None:
     assert arrangement is not None
     assert (arrangement.waits, arrangement.step) == (Waits.SETTLE, Step.NO_MOVE)
     assert "float" not in spans(arrangement)
-    assert settled(settled(snapshot)) is not snapshot
+    assert settled(settled(snapshot)) == settled(snapshot) != snapshot
     assert plan(snapshot, (0, 5, 0), Step.NO_MOVE).places[1].settles == 5  # type: ignore[union-attr]
 
 
@@ -257,7 +257,7 @@ def test_the_float_that_holds_less_moves() -> None:
         snapshot = snapshot_of(low(5), left, floating(0, name="new"), right, high(5))
         arrangement = first_plan(snapshot, (0, 0, 45, 0, 0))
         assert arrangement is not None
-        assert moved in move_order(snapshot, arrangement)
+        assert move_order(snapshot, arrangement) == (moved,)
 
 
 def test_a_block_may_move_onto_its_own_old_place() -> None:

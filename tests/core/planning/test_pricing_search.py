@@ -115,15 +115,14 @@ def with_transfers(rng: random.Random, arena: Arena) -> Arena:
         return arena
     held = {byte for band in arena.bands for byte in range(band.start * band.unit, band.stop * band.unit)}
     read = [byte for byte in range(arena.base, arena.top) if byte not in held and rng.random() < 0.12]
-    kept = [range(byte, byte + 1) for byte in read]
-    joined: list[range] = []
-    for piece in kept:
-        if joined and joined[-1].stop == piece.start and rng.random() < 0.5:
-            joined[-1] = range(joined[-1].start, piece.stop)
+    kept: list[range] = []
+    for byte in read:
+        if kept and kept[-1].stop == byte and rng.random() < 0.5:
+            kept[-1] = range(kept[-1].start, byte + 1)
         else:
-            joined.append(piece)
+            kept.append(range(byte, byte + 1))
     freed = {FIXED: rng.choice((LIVE, FIXED)), RESERVED: rng.choice((HOLE, VACATED, RESERVED))}
-    return arena._replace(kept=tuple(joined), released=tuple(band.turned(freed) for band in arena.bands))
+    return arena._replace(kept=tuple(kept), released=tuple(band.turned(freed) for band in arena.bands))
 
 
 # -- every layout that may be reached
@@ -207,16 +206,15 @@ def carry_out(arena: Arena, demand: tuple[int, ...], found: Arrangement, snapsho
     """Do what the arrangement says, checking every byte that is written; returns the bytes that moved."""
     arena = arena.after(found.waits)
     bands = {band.name: band for band in arena.bands}
-    places = {place.name: place for place in found.places}
+    places = {place.name: range(place.start, place.stop) for place in found.places}
     spans_now = {band.name: range(band.start, band.stop) for band in arena.bands if band.holds and band.unit}
     held = {name: live_pages(bands[name]) for name in spans_now}
     kept = {byte for piece in arena.kept for byte in piece}
     assert set(spans_now) <= set(places)
-    moved = 0
     flushed = [place.name for place in found.places if place.action is Action.FLUSH]
+    moved = 0
     for name in (*flushed, *move_order(snapshot, found)):
-        band, place, span = bands[name], places[name], spans_now[name]
-        block = range(place.start, place.stop)
+        band, block, span = bands[name], places[name], spans_now[name]
         if name in flushed:
             block = range(max(block.start, span.start), min(block.stop, span.stop))
         others = {
@@ -226,37 +224,40 @@ def carry_out(arena: Arena, demand: tuple[int, ...], found: Arrangement, snapsho
         away = {page for page in held[name] if page not in block}
         assert not away & set(band.bound)
         free = [page for page in block if page not in held[name] and page not in band.bound]
-        assert len(away) <= len(free), (name, place)
+        assert len(away) <= len(free), (name, block)
         held[name] = (held[name] - away) | set(free[: len(away)])
         spans_now[name] = block
         moved += len(away) * band.unit
     edge = arena.base
-    for band, count in zip(arena.bands, demand, strict=True):
-        if not band.unit or band.name not in places:
-            assert not count or not band.unit
-            continue
-        place = places[band.name]
-        block = range(place.start, place.stop)
+    for place in found.places:
+        band, block = bands[place.name], places[place.name]
         assert edge <= block.start * band.unit
         edge = block.stop * band.unit
-        assert edge <= arena.top
         assert not kept & set(bytes_of(block, band.unit))
         assert all(page in block for page in (*spans_now.get(band.name, ()), *band.bound))
-        free = [page for page in block if page not in held.get(band.name, ()) and is_free(band, page, moved=place)]
-        assert len(free) >= count, (band, place)
+    assert edge <= arena.top
+    for band, count in zip(arena.bands, demand, strict=True):
+        if band.name in places:
+            check_take(band, count, held.get(band.name, set()), places[band.name])
+        else:
+            assert not band.unit or not count
+    for place in found.places:
+        band, count = bands[place.name], dict(zip(bands, demand, strict=True))[place.name]
         assert place.settles == max(0, min(count - band.count(HOLE), band.count(PENDING)))
+        if place.action is Action.STAY and band.holds:
+            grown = max(0, count - band.count(HOLE, PENDING))
+            assert place.stop - place.start == band.stop - band.start + grown
     return moved
+
+
+def check_take(band: Drawn, count: int, held: set[int], block: range) -> None:
+    """The block has so many pages to hand out: nobody's, or the band's own holes and pending pages."""
+    barred = {band.start + at for at, kind in enumerate(band.pages) if kind in (RESERVED, VACATED)}
+    assert len(set(block) - held - barred) >= count, (band, block)
 
 
 def live_pages(band: Drawn) -> set[int]:
     return {band.start + at for at, kind in enumerate(band.pages) if kind in (LIVE, FIXED)}
-
-
-def is_free(band: Drawn, page: int, moved: object) -> bool:
-    """Whether the page may be handed out: nobody's, or one of its band's holes or pending pages."""
-    if not band.start <= page < band.stop:
-        return True
-    return band.pages[page - band.start] not in (RESERVED, VACATED)
 
 
 def bytes_of(pages: range, unit: int) -> range:
