@@ -15,5 +15,6 @@ def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         print(json.dumps({"rows": rows}, indent=2))
         return
     for row in rows:
-        goal = "" if row["goal"] is None else f"  (goal {row['goal']:g})"
-        print(f"{row['case']}: {row['ours']:,.2f} {row['unit']}{goal}")
+        goal = "" if row["goal"] is None else f"  (goal {row['goal']:,.6g})"
+        theirs = "" if row["theirs"] is None else f"  ({row['peer']}: {row['theirs']:,.2f})"
+        print(f"{row['case']}: {row['ours']:,.2f} {row['unit']}{theirs}{goal}")

@@ -1,16 +1,27 @@
 """Each benchmark runs as its page says and prints rows of one shape."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ROW = {"case", "ours", "unit", "peer", "theirs", "goal"}
-QUICK = {"replay": ["--limit", "5"], "plan": [], "quickstart": ["--model", "llama"]}
+QUICK = {
+    "moves": ["--quick"],
+    "replay": ["--limit", "5"],
+    "plan": [],
+    "quickstart": ["--model", "llama"],
+    "takes": ["--quick"],
+    "question": ["--quick"],
+    "fill": ["--quick"],
+    "scale": ["--quick"],
+}
 
 
 def test_every_benchmark_is_tried() -> None:
@@ -32,3 +43,30 @@ def test_a_benchmark_prints_rows(name: str) -> None:
         assert set(row) == ROW
         assert row["case"]
         assert isinstance(row["ours"], (int, float))
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The table of goals, found as a benchmark finds it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("peers.table")
+
+
+def test_a_goal_follows_the_machine(table: Any) -> None:
+    """A goal is scaled by the same row of SGLang, else by its serving step; without SGLang it stays as it is."""
+    alone, beside = table.Goals(16), table.Goals(16, step_us=3 * table.SGLANG[table.STEP][16])
+
+    assert alone.of(table.TAKE) == table.GOALS[table.TAKE][16]
+    assert beside.of(table.TAKE, 2 * table.SGLANG[table.TAKE][16]) == 2 * table.GOALS[table.TAKE][16]
+    assert beside.of(table.TAKE) == pytest.approx(3 * table.GOALS[table.TAKE][16])
+    assert beside.of(table.TABLES, 12.0) == pytest.approx(3 * table.GOALS[table.TABLES][16])
+
+
+def test_an_absent_peer_is_said_in_a_line() -> None:
+    """Without the peer its columns are empty, and stderr says how to get it."""
+    command = [sys.executable, str(BENCHMARKS / "question.py"), "--json", "--quick"]
+    surroundings = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    finished = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=True)
+
+    assert {row["theirs"] for row in json.loads(finished.stdout)["rows"]} == {None}
+    assert "pip download --no-deps sglang==" in finished.stderr
