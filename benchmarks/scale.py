@@ -145,7 +145,7 @@ class Steps:
         assert owner is not None
         taken = chain.take_new(owner, chain.minters[owner].pool.free // 3)
         assert not isinstance(taken, Refused), taken
-        chain.free_all(owner, self.random.permutation(taken.ids)[: len(taken.ids) // 2])
+        chain.free_all({owner: self.random.permutation(taken.ids)[: len(taken.ids) // 2]})
 
     def __call__(self) -> dict[str, Reading]:
         """One step."""

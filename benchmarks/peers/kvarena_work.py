@@ -35,8 +35,8 @@ def admission_of(storage: Storage) -> Admission:
     return Admission(storage.chain, storage.sizing, storage.ownership.held, chunk_tokens=CHUNK)
 
 
-def admitted(admission: Admission, waiting: Sequence[tuple[int, int]]) -> list[Demand]:
-    """One pass: each is asked about, and who is admitted is promised its charge, which later answers heed."""
+def asked_in_turn(admission: Admission, waiting: Sequence[tuple[int, int]]) -> list[Demand]:
+    """Each is asked about by itself, and who is admitted is promised its charge, which later answers heed."""
     charges = []
     for prompt, output in waiting:
         answer = admission.ask(prompt, output)
@@ -73,7 +73,7 @@ class ServingStep:
         lengths = schedule.advance(places)
         with Watch() as watch:
             assert storage.chain.feasible(gate)
-            charges = admitted(admission, [(PROMPT, OUTPUT)] * len(places))
+            charges, _ = admission.admit([(PROMPT, OUTPUT)] * len(places))
             ended = self.rows[places]
             admission.forget(ended)
             storage.close(ended)
@@ -139,7 +139,7 @@ class TakeFree:
             taken = chain.take_new(owner, self.pages)
         assert not isinstance(taken, Refused), taken
         with Watch() as free:
-            chain.free_all(owner, taken.ids)
+            chain.free_all({owner: taken.ids})
         if not self.holes:
             chain.flush()
         return {"take": Reading(take.total), "free": Reading(free.total)}
@@ -201,7 +201,7 @@ class Questions:
     def _pass(self) -> int:
         """The nanoseconds of one pass over the queue; then the promises are taken back: those requests end at once."""
         with Watch(WALL) as watch:
-            charges = admitted(self.admission, self.waiting)
+            charges = asked_in_turn(self.admission, self.waiting)
         rows = self.storage.open(len(charges))
         assert not isinstance(rows, Refused), rows
         self.admission.start(rows, charges)
