@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvarena.assembly.catalog import Catalog
     from kvarena.assembly.config import ArenaConfig, PluginsConfig, PoliciesConfig, StorageConfig
     from kvarena.chain.describe import describe, stats
+    from kvarena.chain.explain import explain
     from kvarena.planning.charges import Limits
     from kvarena.planning.demand import RequestShape, request_demand
     from kvarena.planning.plan import Plan, SubPool, plan_storage
@@ -32,6 +33,7 @@ _HOMES = {
     "assembly.catalog": ("Catalog",),
     "assembly.config": ("ArenaConfig", "PluginsConfig", "PoliciesConfig", "StorageConfig"),
     "chain.describe": ("describe", "stats"),
+    "chain.explain": ("explain",),
     "planning.charges": ("Limits",),
     "planning.demand": ("RequestShape", "request_demand"),
     "planning.plan": ("Plan", "SubPool", "plan_storage"),
@@ -82,6 +84,7 @@ __all__ = [
     "Window",
     "build_storage",
     "describe",
+    "explain",
     "format_bytes",
     "hookimpl",
     "parse_bytes",

@@ -140,7 +140,8 @@ class NearestHoles(HoleMap):
 
     def add(self, pages: IntArray) -> None:
         """Pages were freed; none is a hole already."""
-        self._mark(pages)
+        self._is_hole[pages] = True
+        self.count += len(pages)
         nearer = pages
         if self._hint < self.page_count:
             nearer = pages[pages > self._last - self._hint if self._last else pages < self._hint]
@@ -166,7 +167,8 @@ class NearestHoles(HoleMap):
             self._hint = int(found[-1]) + 1
             found = self._flip(found)
             pages = np.concatenate((pages, found)) if recent else found
-        self._clear(pages)
+        self._is_hole[pages] = False
+        self.count -= count
         return pages
 
     def remove(self, pages: IntArray) -> None:

@@ -2,19 +2,21 @@
 
 1. ``ask``        may this request start now? Nothing changes.
 2. ``make_room``  where the answer says so, the cache evicts until the charge fits.
-3. ``promise``    it will start: its charge is held back from later answers.
+3. ``promise``    it will start: its charge is held back from later answers. ``admit`` does 1 to 3 for a queue.
 4. ``start``      its row is open: what it was charged and has not taken is held back.
 5. ``forget``     the row is closed, or its request retracted.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from operator import add, sub
 from typing import Any
 
 import numpy as np
 
 from kvarena.chain.chain import Chain
+from kvarena.chain.estimates import capacity_decision
 from kvarena.planning.charges import most
 from kvarena.planning.demand import Demand, RequestShape, request_demand
 from kvarena.planning.packing import packs
@@ -22,6 +24,9 @@ from kvarena.planning.sizing import Sizing
 from kvarena.terms.answers import Admit, Never, Wait, named
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Cache, IntArray
+
+TOGETHER = 8
+"""So many requests are asked about at once; if they do not fit together, one by one."""
 
 Holdings = Callable[[], IntArray]
 """The units that each row owns now, int64 (sub-pools in chain order, rows)."""
@@ -60,7 +65,7 @@ class Admission:
         self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
         self.fits_alone = functools.lru_cache(maxsize=1 << 14)(self._fits_alone)
         self._terms = functools.lru_cache(maxsize=1 << 14)(self._charge_or_never)
-        self._charges = np.zeros((len(self.plan.sub_pools), sizing.running), dtype=np.int64)
+        self._charges = np.zeros((sizing.running, len(self.plan.sub_pools)), dtype=np.int64)
         self._starting: Demand = (0,) * len(self.plan.sub_pools)
         self._promised: Demand | None = None
         self._promised_at = -1
@@ -82,6 +87,7 @@ class Admission:
         """How many output tokens a request is charged for; at least one."""
         return max(1, round(output_tokens * self.output_fraction))
 
+    @capacity_decision
     def ask(self, prompt_tokens: int, output_tokens: int) -> Admit | Wait | Never:
         """May a request with so many tokens to forward, and so many still to generate, start now?"""
         charge = self._terms(prompt_tokens, output_tokens)
@@ -97,6 +103,39 @@ class Admission:
             return Admit(charge, evicts=True)
         return Wait(self.plan.names, charge, promised)
 
+    @capacity_decision
+    def admit(self, requests: Iterable[tuple[int, int]]) -> tuple[list[Demand], Wait | Never | None]:
+        """Let as many requests start, from the first on, as fit now together; and say what stopped the next.
+
+        The answers of ``ask``, ``make_room`` and ``promise`` in turn, in fewer questions: where several fit together,
+        each of them fits.
+
+        Args:
+            requests: (tokens to forward, tokens still to generate) of each, in the order in which they may start.
+        Returns:
+            Their charges, promised, for ``start``; and the answer to the first that may not, None where all may.
+        """
+        charges: list[Demand] = []
+        waiting = iter(requests)
+        while group := list(islice(waiting, TOGETHER)):
+            terms = [self._terms(*request) for request in group]
+            asked = [charge for charge in terms if charge is not None]
+            together = tuple(map(sum, zip(*asked, strict=True)))
+            if len(asked) == len(terms) and self._fits_beside(together):
+                self.promise(together)
+                charges += asked
+                continue
+            for request in group:
+                answer = self.ask(*request)
+                if not isinstance(answer, Admit):
+                    return charges, answer
+                if answer.evicts and not self.make_room(answer):
+                    return charges, Wait(self.plan.names, answer.charge, self.promised())
+                self.promise(answer.charge)
+                charges.append(answer.charge)
+        return charges, None
+
+    @capacity_decision
     def make_room(self, answer: Admit, reading: Any = None) -> bool:
         """Let the cache evict until the answer's charge fits; whether it does now.
 
@@ -137,27 +176,28 @@ class Admission:
             return
         invariant("admission.a_charge_for_each_row", len(rows) == len(charges), rows=rows, charges=charges)
         totals = [sum(column) for column in zip(*charges, strict=True)]
-        self._starting = tuple(map(sub, self._starting, totals))
-        invariant("admission.started_unpromised", min(self._starting, default=0) >= 0, rows=rows, left=self._starting)
-        self._charges[:, rows] = np.array(charges, dtype=np.int64).T
+        left = tuple(map(sub, self._starting, totals))
+        invariant("admission.started_unpromised", min(left, default=0) >= 0, rows=rows, left=left)
+        self._starting = left
+        self._charges[rows] = charges
         self._promised = None
 
     def recharge(self, row: int, charge: Demand) -> None:
         """A running request goes on with another charge."""
         invariant("admission.negative_charge", min(charge, default=0) >= 0, row=row, charge=charge)
-        self._charges[:, row] = charge
+        self._charges[row] = charge
         self._promised = None
 
     def forget(self, rows: int | IntArray) -> None:
         """These rows' requests are gone: nothing is held back for them."""
-        self._charges[:, rows] = 0
+        self._charges[rows] = 0
         self._promised = None
 
     def promised(self) -> Demand:
         """What requests were charged and have not taken yet."""
         epoch = self.chain.epoch
         if self._promised is None or self._promised_at != epoch:
-            owed = self._charges - self._holdings()
+            owed = self._charges.T - self._holdings()
             np.maximum(owed, 0, out=owed)
             self._promised = tuple(map(add, np.add.reduce(owed, axis=1).tolist(), self._starting))
             self._promised_at = epoch

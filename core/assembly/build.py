@@ -44,7 +44,7 @@ def build_storage(
     hooks = hook_manager(catalog, config.plugins)
     check_bookkeeping(sizing)
     _reserve(device, sizing)
-    storage = Storage(plan, sizing, device, lambda sizing: _books(plan, sizing, device, policies))
+    storage = Storage(plan, sizing, device, lambda sizing: _books(plan, sizing, device, policies, config.checks.level))
     storage.at_release.append(lambda: call_hook(hooks, "kvarena_storage_closed", storage))
     try:
         call_hook(hooks, "kvarena_storage_opened", storage)
@@ -106,11 +106,11 @@ def _reserve(device: Device, sizing: Sizing) -> None:
         ) from None
 
 
-def _books(plan: Plan, sizing: Sizing, device: Device, policies: Policies) -> tuple[Chain, RequestTable]:
+def _books(plan: Plan, sizing: Sizing, device: Device, policies: Policies, checks: int) -> tuple[Chain, RequestTable]:
     """Everything whose size follows the sizing: the chain's maps and the request table."""
     # any free byte may become a slot, so there are ids for as many as the arena could hold
     slot_ids = sizing.arena_bytes // plan.slots.unit_bytes if plan.slots else 0
-    chain = Chain(plan, sizing.arena_bytes, device=device, policies=policies, slot_count=slot_ids)
+    chain = Chain(plan, sizing.arena_bytes, device=device, policies=policies, slot_count=slot_ids, checks=checks)
     table = RequestTable(
         sizing.running,
         ceil_div(sizing.context_tokens, plan.page_tokens) if plan.token_pools else 0,

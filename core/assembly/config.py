@@ -14,10 +14,12 @@ import attrs
 from kvarena.assembly.structuring import SettingError, structure
 from kvarena.planning.plan import PAGE_TOKENS_MAX
 from kvarena.terms.errors import ConfigError
+from kvarena.terms.invariants import OFF, STRICT, WARN
 from kvarena.terms.units import Bytes, parse_bytes
 
 __all__ = [
     "ArenaConfig",
+    "ChecksConfig",
     "Choice",
     "PluginsConfig",
     "PoliciesConfig",
@@ -138,6 +140,22 @@ class PoliciesConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ChecksConfig:
+    """``[checks]``: how much a storage checks as it runs.
+
+    ``level`` 0: only what costs nothing; 1: what comes from outside, and what is wrong elsewhere is told; 2:
+    lengths in every step too, and all that is wrong stops the program.
+    """
+
+    level: int = attrs.field(default=WARN)
+
+    @level.validator
+    def _level_is_known(self, attribute: "attrs.Attribute[int]", value: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not OFF <= value <= STRICT:
+            raise SettingError("level", f"there is no level {value!r}; choose 0 (off), 1 (tell) or 2 (strict)")
+
+
+@attrs.frozen(kw_only=True)
 class PluginsConfig:
     """``[plugins]``: which plugins are left out, and which are let in.
 
@@ -152,7 +170,7 @@ class PluginsConfig:
 
 @attrs.frozen(kw_only=True)
 class StorageConfig:
-    """One storage: its arena, its backend and policies, and the layers if no model's config.json gives them.
+    """One storage: its arena, its backend, policies and checks, and the layers if no model's config.json gives them.
 
     ``layers`` are tables as ``declared_layers`` reads them.
     """
@@ -161,6 +179,7 @@ class StorageConfig:
     version: int = attrs.field(default=CONFIG_VERSION, validator=known_version)
     backend: Choice = attrs.field(default=Choice("cpu"), converter=choice_of)
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
+    checks: ChecksConfig = attrs.field(factory=ChecksConfig)
     plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
     layers: tuple[Mapping[str, Any], ...] = attrs.field(default=(), converter=tuple)
 

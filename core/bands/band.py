@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from kvarena.bands.grid import Grid
 from kvarena.bands.span import Span
-from kvarena.bands.unit_ids import UNOWNED
+from kvarena.bands.unit_ids import UNOWNED, UnitIds
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import LOW, IntArray
+from kvarena.terms.ports import LOW, Holes, IntArray
 
 SCAN_PAGES = 1024
 """The first window of the search for pages to move; it doubles until enough are found."""
@@ -14,10 +15,14 @@ SCAN_PAGES = 1024
 class Band(Span):
     """The pages of one sub-pool at an end of the arena (its grid names which)."""
 
+    def __init__(self, grid: Grid, ids: UnitIds, holes: Holes) -> None:
+        super().__init__(grid, ids, holes)
+        self._rising = grid.end is LOW
+
     @property
     def packed(self) -> range:
         """The pages that the span has once every page that may move is packed towards the end."""
-        if self.grid.end is LOW:
+        if self._rising:
             stop = self.start + self.live
             return range(self.start, max(stop, int(self.fixed[-1]) + 1) if len(self.fixed) else stop)
         start = self.stop - self.live
@@ -25,10 +30,10 @@ class Band(Span):
 
     def absorb(self) -> None:
         """Let the frontier retreat over holes."""
-        if self.grid.end is LOW:
-            self._drop_top()
+        if self._rising:
+            self.stop -= self.holes.drop_below(self.stop)
         else:
-            self._drop_bottom()
+            self.start += self.holes.drop_above(self.start)
 
     def closing_moves(self, limit: int) -> tuple[IntArray, IntArray]:
         """Sources and targets of up to ``limit`` moves that bring the frontier nearer.
@@ -44,11 +49,11 @@ class Band(Span):
         return sources, targets
 
     def _anchor(self, start: int) -> int:
-        return self.grid.first if self.grid.end is LOW else self.grid.stop
+        return self.grid.first if self._rising else self.grid.stop
 
     def _farthest_live(self, limit: int, packed: range) -> IntArray:
         """Up to ``limit`` live pages outside the packed span, from the frontier inwards."""
-        rising = self.grid.end is LOW
+        rising = self._rising
         low, high = (packed.stop, self.stop) if rising else (self.start, packed.start)
         found: list[IntArray] = []
         width = max(SCAN_PAGES, 2 * limit)

@@ -11,8 +11,8 @@ class FloatBand(Span):
 
     def absorb(self) -> None:
         """Hand back the holes at both frontiers."""
-        self._drop_top()
-        self._drop_bottom()
+        self.stop -= self.holes.drop_below(self.stop)
+        self.start += self.holes.drop_above(self.start)
 
     def relocation(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
         """Sources and targets that bring every live page into ``[start, stop)``: pages inside it stay.

@@ -30,6 +30,7 @@ class Span(ABC):
         self.holes = holes
         self.start = self.stop = grid.first if grid.end is LOW else grid.stop
         self.fixed = NONE_FIXED
+        self._named = (grid.name, grid.unit_bytes, grid.end)
         self._shot: BandShot | None = None
 
     @property
@@ -46,14 +47,10 @@ class Span(ABC):
         """What pricing needs to know, counts and frontiers; kept until the band changes."""
         shot = self._shot
         if shot is None:
-            grid, live, fixed = self.grid, self.ids.bound, self.fixed
+            live, fixed = self.ids.bound, self.fixed
             low, high = (int(fixed[0]), int(fixed[-1]) + 1) if len(fixed) else (0, 0)
-            shot = self._shot = BandShot._make(
-                (
-                    grid.name, grid.unit_bytes, grid.end, live, len(self.holes), self.start, self.stop,
-                    grid.id_count - live, 0, 0, 0, low, high,
-                )
-            )  # fmt: skip
+            counts = (live, len(self.holes), self.start, self.stop, self.ids.id_count - live, 0, 0, 0, low, high)
+            shot = self._shot = tuple.__new__(BandShot, self._named + counts)
         return shot
 
     def take(self, ids: IntArray, start: int, stop: int) -> IntArray:
@@ -132,6 +129,12 @@ class Span(ABC):
         self.holes.add(sources)
         self.absorb()
 
+    def live_outside(self, pages: range) -> int:
+        """How many live pages lie outside these: what must move for the band to keep to them."""
+        below = self.ids.owners_of(slice(self.start, max(self.start, min(self.stop, pages.start))))
+        above = self.ids.owners_of(slice(min(self.stop, max(self.start, pages.stop)), self.stop))
+        return sum(int(np.count_nonzero(owners != UNOWNED)) for owners in (below, above))
+
     def verify(self) -> None:
         """The sum holds, the maps agree, and every hole is an unowned page of the span."""
         grid = self.grid
@@ -163,11 +166,3 @@ class Span(ABC):
         self._shot = None
         self.holes.add(pages)
         self.absorb()
-
-    def _drop_top(self) -> None:
-        """Absorb the holes below the upper frontier."""
-        self.stop -= self.holes.drop_below(self.stop)
-
-    def _drop_bottom(self) -> None:
-        """Absorb the holes above the lower frontier."""
-        self.start += self.holes.drop_above(self.start)

@@ -1,7 +1,6 @@
 """The chain: takes that succeed whole or change nothing, frees, moves, and the answer to "does it fit?"."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -11,8 +10,9 @@ from kvarena.bands.float_band import FloatBand
 from kvarena.bands.grid import Grid, chain_grids
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import UnitIds
-from kvarena.chain.minters import Minter, Named, open_minters
-from kvarena.chain.relief import AnyBand, Counters, compact, hand_out, realize, reuse
+from kvarena.chain.estimates import Estimates, capacity_decision, free_bytes
+from kvarena.chain.minters import Minter, Named, NewPages, open_minters
+from kvarena.chain.relief import AnyBand, Counters, compact, hand_out, realize
 from kvarena.chain.verify import verify_chain
 from kvarena.planning.credit import credited
 from kvarena.planning.packing import usable_range
@@ -21,7 +21,7 @@ from kvarena.planning.pricing import Arrangement, Step, feasible, first_plan
 from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import OFF, STRICT, WARN, invariant
 from kvarena.terms.ports import LOW, Compaction, Device, HoleOrder, IntArray, Placement
 
 ANSWERS_MAX = 1024
@@ -37,13 +37,6 @@ class Policies:
     placement: Placement
 
 
-class NewPages(NamedTuple):
-    """Ids that were minted for a take, and the page that each got, per sub-pool."""
-
-    ids: IntArray
-    pages: dict[str, IntArray]
-
-
 class Chain:
     """All bands of one arena, in chain order.
 
@@ -52,18 +45,27 @@ class Chain:
              3. rearranged ends are compacted, floats relocated.
              4. taken      band by band in chain order; pages are zeroed where the layout asks for it.
     ``epoch`` grows with every take, free and move: what was read of the maps before it may be stale.
-    ``moves_epoch`` grows when live pages moved: what was read of ids that stayed out may be stale.
+    ``estimates`` are for logs and messages: what decides asks ``feasible``.
     """
 
     def __init__(
-        self, plan: Plan, arena_bytes: int, *, device: Device, policies: Policies, slot_count: int = 0, checks: int = 1
+        self,
+        plan: Plan,
+        arena_bytes: int,
+        *,
+        device: Device,
+        policies: Policies,
+        slot_count: int = 0,
+        checks: int = WARN,
     ) -> None:
         """Lay the bands over an arena that ``device`` has reserved. ``checks``: the level of checks (0, 1, 2).
 
         Raises:
             PlanError: a sub-pool has too many pages to number, or none at all.
         """
+        invariant("chain.unknown_check_level", checks in (OFF, WARN, STRICT), checks=checks)
         self.plan = plan
+        self.arena_bytes = arena_bytes
         self.device = device
         self.policies = policies
         self.checks = checks
@@ -71,8 +73,9 @@ class Chain:
         grids = chain_grids(plan, arena_bytes, slot_count)
         self.bands = Named({grid.name: _open_band(grid, policies) for grid in grids})
         self.minters = open_minters(plan, self.bands)
+        self.estimates = Estimates(self.snapshot, self.bands, checks)
         self.counters = Counters()
-        self.epoch = self.moves_epoch = 0
+        self.epoch = 0
         self._any_fixed = False
         self._snapshot: ChainSnapshot | None = None
         self._answers: dict[tuple[int, ...], bool] = {}
@@ -91,6 +94,7 @@ class Chain:
             snapshot = self._snapshot = ChainSnapshot(self.usable.start, self.usable.stop, shots)
         return snapshot
 
+    @capacity_decision
     def feasible(self, demand: tuple[int, ...]) -> bool:
         """Whether a take of so many units per sub-pool, in chain order, would succeed now. Kept until a change."""
         answer = self._answers.get(demand)
@@ -100,31 +104,33 @@ class Chain:
                 self._answers[demand] = answer
         return answer
 
+    @capacity_decision
     def feasible_after(self, demand: tuple[int, ...], frees: Sequence[int]) -> bool:
         """Whether the take would succeed once so many units per sub-pool, of those live now, were freed."""
         return feasible(credited(self.snapshot(), frees), demand)
 
     # -- taking and freeing
 
+    @capacity_decision
     def take_new(self, minter: str, count: int) -> NewPages | Refused:
         """Mint ids and bind each in every sub-pool that shares them, all of them or none."""
         source = self.minters[minter]
         if count < 0:
             invariant("chain.negative_demand", False, minter=minter, count=count)
         if source.fit_in_holes(count):
-            ids = source.pool.mint(count)
-            pages = reuse(source.bands, ids, self.device)
+            taken = source.take_holes(count, self.device)
         else:
             counts = self._counts(dict.fromkeys(source.names, count))
             planned = self._arrange(counts) if count <= source.pool.free else self._refusal(counts, source)
             if isinstance(planned, Refused):
                 return planned
             ids = source.pool.mint(count)
-            pages = hand_out(self.bands, planned, dict.fromkeys(source.names, ids), self.device)
+            taken = NewPages(ids, hand_out(self.bands, planned, dict.fromkeys(source.names, ids), self.device))
         self._changed()
         self.counters.takes += 1
-        return NewPages(ids, pages)
+        return taken
 
+    @capacity_decision
     def take(self, demand: Mapping[str, IntArray]) -> Mapping[str, IntArray] | Refused:
         """Bind every id in the demand, per sub-pool, to a page; all of them or none.
 
@@ -132,7 +138,9 @@ class Chain:
             The pages per sub-pool, parallel to the ids; or the refusal with its sum.
         """
         for name, ids in demand.items():
-            self.bands[name].ids.check_unbound(ids)
+            band = self.bands[name]
+            if self.checks:
+                band.ids.check_unbound(ids)
         wanted = {name: ids for name, ids in demand.items() if len(ids)}
         planned = self._arrange(self._counts({name: len(ids) for name, ids in wanted.items()}))
         if isinstance(planned, Refused):
@@ -153,21 +161,18 @@ class Chain:
         band.free(ids)
         self._changed()
 
-    def free_all(self, minter: str, ids: IntArray) -> None:
-        """Unbind ids in every sub-pool that still has a page for them; the ids themselves come back.
+    def free_all(self, frees: Mapping[str, IntArray]) -> None:
+        """Unbind ids, per sub-pool that mints them, in every sub-pool that has a page for them; the ids come back.
 
-        At check level 1 and above, checked before anything changes: each is bound in the sub-pool that mints them,
+        At check level 1 and above, checked before anything changes: each is bound in the sub-pool that mints it,
         named once, and nowhere fixed.
         """
-        source = self.minters[minter]
+        sources = [(self.minters[name], ids) for name, ids in frees.items() if len(ids)]
         if self.checks or self._any_fixed:
-            source.owner.check_free(ids)
-            for band in source.others:
-                band.check_free(band.ids.bound_among(ids))
-        source.owner.free(ids)
-        for band in source.others:
-            band.free_among(ids)
-        source.pool.accept(ids)
+            for source, ids in sources:
+                source.check_free(ids)
+        for source, ids in sources:
+            source.free(ids)
         self._changed()
 
     def fix(self, name: str, ids: IntArray) -> None:
@@ -186,6 +191,7 @@ class Chain:
             self._any_fixed = any(len(other.fixed) for other in self.bands.values() if not isinstance(other, IdBand))
             self._changed()
 
+    @capacity_decision
     def flush(self) -> int:
         """Close holes of the ends as far as the compaction policy says. Returns the pages moved."""
         moved = 0
@@ -194,7 +200,6 @@ class Chain:
                 limit = self.policies.compaction.moves(band.live, len(band.holes))
                 moved += compact(band, self.device, self.counters, limit=limit) if limit > 0 else 0
         if moved:
-            self.moves_epoch += 1
             self._changed()
         return moved
 
@@ -219,7 +224,6 @@ class Chain:
         if arrangement is None:
             return self._refusal(counts)
         realize(self.bands, snapshot, arrangement, self.device, self.counters)
-        self.moves_epoch += 1
         return arrangement
 
     def _refusal(self, counts: Sequence[int], minter: Minter | None = None) -> Refused:
@@ -233,7 +237,7 @@ class Chain:
         return Refused(
             {shot.name: count for shot, count in asked},
             tuple(Shortage(shot.name, count, shot.live, shot.holes, shot.unit_bytes) for shot, count in asked),
-            snapshot.free_bytes,
+            free_bytes(snapshot),
             ", ".join(short) if short else "no arrangement of the arena serves this take",
         )
 

@@ -1,15 +1,24 @@
 """Who mints ids and which bands bind them: the owner of token ids, and the state slots."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import IdPool
 from kvarena.chain.relief import AnyBand
 from kvarena.planning.plan import Plan
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import IntArray
+from kvarena.terms.ports import Device, IntArray
+
+
+class NewPages(NamedTuple):
+    """Ids that were minted for a take, and the page that each got, per sub-pool."""
+
+    ids: IntArray
+    pages: dict[str, IntArray]
 
 
 class Minter:
@@ -27,6 +36,8 @@ class Minter:
         self.bands = bands
         self.names = [band.grid.name for band in bands]
         self.owner, self.others = bands[-1], bands[:-1]
+        self._holes = [band.holes for band in bands if not isinstance(band, IdBand)]
+        self._parts = [(band.grid.name, band, band.grid.unit_bytes * band.grid.zero_on_take) for band in bands]
 
     def mint(self, count: int) -> IntArray | None:
         """Ids that nobody holds; None if fewer are free."""
@@ -38,14 +49,37 @@ class Minter:
         invariant("chain.give_back_of_bound_id", not bound, minted_by=self.name, bound_in=bound)
         self.pool.give_back(ids)
 
+    def check_free(self, ids: IntArray) -> None:
+        """Each of these ids is bound by the band that mints them, named once, and fixed in none. Nothing changes."""
+        self.owner.check_free(ids)
+        for band in self.others:
+            band.check_free(band.ids.bound_among(ids))
+
+    def free(self, ids: IntArray) -> None:
+        """Unbind ids in every band that has a page for them, and take them back."""
+        self.owner.free(ids)
+        for band in self.others:
+            band.free_among(ids)
+        self.pool.accept(ids)
+
     def fit_in_holes(self, count: int) -> bool:
         """Whether so many ids can be minted, and bound in every band without growing it."""
         if count > self.pool.free:
             return False
-        for band in self.bands:  # noqa: SIM110 - a generator costs as much as the rest of a take
-            if band.reusable < count:
+        for holes in self._holes:  # noqa: SIM110 - a generator costs as much as the rest of a take
+            if len(holes) < count:
                 return False
         return True
+
+    def take_holes(self, count: int, device: Device) -> NewPages:
+        """Mint ids and bind them in every band, to holes: no span changes. They fit, by ``fit_in_holes``."""
+        ids = self.pool.mint(count)
+        pages: dict[str, IntArray] = {}
+        for name, band, zeroed_bytes in self._parts:
+            pages[name] = taken = band.reuse(ids)
+            if zeroed_bytes:
+                device.zero_pages(zeroed_bytes, taken)
+        return NewPages(ids, pages)
 
 
 class Named(dict[str, AnyBand]):

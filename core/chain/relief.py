@@ -1,6 +1,6 @@
 """Moves: the bytes go through the device, then the ids follow. Nothing here decides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 
@@ -94,15 +94,4 @@ def hand_out(
         taken[name] = pages = band.take(ids, place.start, place.stop)
         if band.grid.zero_on_take:
             device.zero_pages(band.grid.unit_bytes, pages)
-    return taken
-
-
-def reuse(bands: Sequence[AnyBand], ids: IntArray, device: Device) -> dict[str, IntArray]:
-    """Every one of these bands binds the ids to holes; no span changes."""
-    taken: dict[str, IntArray] = {}
-    for band in bands:
-        grid = band.grid
-        taken[grid.name] = pages = band.reuse(ids)
-        if grid.zero_on_take:
-            device.zero_pages(grid.unit_bytes, pages)
     return taken

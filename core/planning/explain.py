@@ -6,7 +6,7 @@ from typing import NamedTuple
 import attrs
 
 from kvarena.planning.placing import in_place, leftmost, packed
-from kvarena.planning.pricing import Action, Arrangement, Waits, feasible, first_plan
+from kvarena.planning.pricing import Action, Arrangement, Place, Waits, feasible, first_plan, middle
 from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
 from kvarena.terms.units import format_bytes
 
@@ -40,8 +40,8 @@ class Short(NamedTuple):
 class Explanation:
     """An answer to a demand with its reasons. ``arrangement`` where it fits, ``short`` where it does not.
 
-    ``moved`` says what each band moves at most, ``settling`` the pending and vacated pages per band that are
-    settled first; ``arrangement.waits`` says whether transfers are waited for.
+    ``moved`` says what each band moves, at most or, where ``exact``, by count; ``settling`` the pending and vacated
+    pages per band that are settled first; ``arrangement.waits`` says whether transfers are waited for.
     """
 
     demand: tuple[tuple[str, int], ...]
@@ -49,6 +49,7 @@ class Explanation:
     moved: tuple[Moved, ...]
     settling: tuple[tuple[str, int], ...]
     short: Short | None
+    exact: bool = False
 
     @property
     def fits(self) -> bool:
@@ -63,21 +64,21 @@ class Explanation:
 
     def _how(self, arrangement: Arrangement) -> tuple[str, ...]:
         pages, size = sum(moved.pages for moved in self.moved), sum(moved.bytes for moved in self.moved)
-        moves = ", ".join(map(str, self.moved))
+        moves, most = ", ".join(map(str, self.moved)), "" if self.exact else "at most "
         settles = ", ".join(f"{name} {count:,}" for name, count in self.settling)
         waits = [f"pending and vacated pages ({settles})"] if settles else []
         waits += ["every transfer, on the host"] if arrangement.waits is Waits.TRANSFERS else []
         return (
             f"  layout: {arrangement}",
-            f"  moves: at most {pages:,} pages, {format_bytes(size)}: {moves}" if moves else "  moves: nothing",
+            f"  moves: {most}{pages:,} pages, {format_bytes(size)}: {moves}" if moves else "  moves: nothing",
             f"  waits: {' · '.join(waits) or 'nothing'}",
         )
 
 
-def explain(snapshot: ChainSnapshot, demand: Sequence[int]) -> Explanation:
+def explain(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = middle) -> Explanation:
     """The answer of ``first_plan`` with its reasons."""
     asked = tuple((shot.name, count) for shot, count in zip(snapshot.bands, demand, strict=True))
-    arrangement = first_plan(snapshot, demand)
+    arrangement = first_plan(snapshot, demand, place)
     if arrangement is None:
         return Explanation(asked, None, (), (), _shortage(snapshot, tuple(demand)))
     return Explanation(asked, arrangement, most_moved(snapshot, arrangement), _settling(snapshot, arrangement), None)

@@ -46,11 +46,6 @@ class ChainSnapshot(NamedTuple):
     kept: tuple[range, ...] = ()
     released: tuple[BandShot, ...] | None = None
 
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that no live or fixed unit holds. An estimate for messages: it ignores alignment and ids."""
-        return self.top - self.base - sum((shot.live + shot.fixed) * shot.unit_bytes for shot in self.bands)
-
 
 def settled(snapshot: ChainSnapshot) -> ChainSnapshot:
     """After recovery: every pending and vacated page is a hole. The same value where there is none.

@@ -1,6 +1,6 @@
 """The physical ids of one step: translated once per sub-pool, on the host, from the host's maps."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -12,33 +12,6 @@ from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
 
 
-class Tables(Mapping[str, IntArray]):
-    """Page tables by sub-pool, each translated at its first use and kept.
-
-    ``tables["full"]`` has shape (rows, pages): the physical page at each page position, the sink's where
-    none is bound.
-    """
-
-    def __init__(self, names: tuple[str, ...], translate: Callable[[str], IntArray]) -> None:
-        self._names = names
-        self._translate = translate
-        self._known: dict[str, IntArray] = {}
-
-    def __getitem__(self, name: str) -> IntArray:
-        known = self._known.get(name)
-        if known is None:
-            if name not in self._names:
-                raise KeyError(name)
-            known = self._known[name] = self._translate(name)
-        return known
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 class Maps:
     """What a step's ids are read from: the chain's maps and the request rows."""
 
@@ -48,6 +21,42 @@ class Maps:
         self.names = tuple(pool.name for pool in chain.plan.token_pools)
         self.paging = Paging(chain.plan.page_tokens)
         self.slots_name = chain.plan.slots.name if chain.plan.slots else None
+
+    def check_epoch(self, epoch: int, name: str) -> None:
+        """Stop where pages were taken, freed or moved since."""
+        if self.chain.epoch != epoch:
+            invariant("storage.ids_outlived_their_step", False, sub_pool=name)
+
+
+class Tables(Mapping[str, IntArray]):
+    """Page tables by sub-pool, each translated at its first use and kept.
+
+    ``tables["full"]`` has shape (rows, pages): the physical page at each page position, the sink's where
+    none is bound.
+    """
+
+    def __init__(self, maps: Maps, rows: IntArray, width: int) -> None:
+        self._maps = maps
+        self._rows = rows
+        self._width = width
+        self._epoch = maps.chain.epoch
+        self._known: dict[str, IntArray] = {}
+
+    def __getitem__(self, name: str) -> IntArray:
+        known = self._known.get(name)
+        if known is None:
+            maps = self._maps
+            if name not in maps.names:
+                raise KeyError(name)
+            maps.check_epoch(self._epoch, name)
+            known = self._known[name] = maps.chain.pages(name, maps.table.pages[self._rows, : self._width])
+        return known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._maps.names)
+
+    def __len__(self) -> int:
+        return len(self._maps.names)
 
 
 class IterationIds:
@@ -67,12 +76,15 @@ class IterationIds:
         self._epoch = maps.chain.epoch
         self._tables: Tables | None = None
         self._writes: tuple[IntArray, IntArray] | None = None
+        self._pages: dict[str, IntArray] = {}
 
     @property
     def tables(self) -> Tables:
         """The page table of each token sub-pool."""
         if self._tables is None:
-            self._tables = Tables(self._maps.names, self._table)
+            self._maps.check_epoch(self._epoch, "tables")
+            width = -(-int(self.lengths.max(initial=0)) // self.page_tokens)
+            self._tables = Tables(self._maps, self.rows, width)
         return self._tables
 
     @property
@@ -81,7 +93,7 @@ class IterationIds:
         maps = self._maps
         if maps.slots_name is None:
             return None
-        self._check_epoch(maps.slots_name)
+        maps.check_epoch(self._epoch, maps.slots_name)
         return maps.chain.pages(maps.slots_name, maps.table.slots[self.rows])
 
     def write_positions(self) -> tuple[IntArray, IntArray]:
@@ -91,8 +103,11 @@ class IterationIds:
 
     def write_pages(self, name: str) -> IntArray:
         """The physical page of each new token in this sub-pool, row-major."""
-        self._check_epoch(name)
-        return self._maps.chain.pages(name, self._written()[0])
+        known = self._pages.get(name)
+        if known is None:
+            self._maps.check_epoch(self._epoch, name)
+            known = self._pages[name] = self._maps.chain.pages(name, self._written()[0])
+        return known
 
     def write_offsets(self) -> IntArray:
         """The place of each new token inside its page, row-major, the same in every sub-pool."""
@@ -100,9 +115,8 @@ class IterationIds:
 
     def write_ids(self, name: str) -> IntArray:
         """The physical token of each new token in this sub-pool, row-major."""
-        ids, offsets = self._written()
-        self._check_epoch(name)
-        return self._maps.paging.physical(self._maps.chain.pages(name, ids), offsets)
+        pages = self.write_pages(name)
+        return pages if self.page_tokens == 1 else self._maps.paging.physical(pages.copy(), self.write_offsets())
 
     def read_ids(self, name: str) -> IntArray:
         """The physical token at each position, shape (rows, tokens of the longest row), whole pages of it.
@@ -127,12 +141,3 @@ class IterationIds:
                 tokens = spread(first, counts, counts.cumsum())
                 self._writes = table.flat[maps.paging.pages(tokens)], maps.paging.offsets(tokens)
         return self._writes
-
-    def _table(self, name: str) -> IntArray:
-        self._check_epoch(name)
-        width = -(-int(self.lengths.max(initial=0)) // self.page_tokens)
-        return self._maps.chain.pages(name, self._maps.table.pages[self.rows, :width])
-
-    def _check_epoch(self, name: str) -> None:
-        if self._maps.chain.epoch != self._epoch:
-            invariant("storage.ids_outlived_their_step", False, sub_pool=name)

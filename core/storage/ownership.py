@@ -53,17 +53,17 @@ class Ownership:
             InvariantError: the tokens end inside a page, or lie beyond what the row has written.
         """
         table, size = self._maps.table, self._maps.paging.tokens
-        stop, length = tokens // size, int(table.lengths[row])
+        stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
         invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row)
         invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
         invariant("storage.hand_over_beyond_the_row", 0 <= tokens <= length, tokens=tokens, length=length)
         lent = int(table.lent[row])
-        ids = table.pages[row, lent:stop]
-        for pool, gone in self._gone(ids):
+        whole = table.pages[row, lent:stop]
+        for pool, gone in self._gone(whole):
             table.retired[pool.column, row] -= gone
         table.lent[row] = max(lent, stop)
         table.any_lent = True
-        ids = ids[ids != UNBOUND]
+        ids: IntArray = whole[whole != UNBOUND]
         self._is_handed[ids] = True
         return ids
 
@@ -74,12 +74,13 @@ class Ownership:
             InvariantError: one of them was not handed over, or is named twice; nothing has changed.
         """
         count = len(self._is_handed)
-        if not len(ids) or self._owner is None:
+        if not len(ids):
             return
         invariant("storage.free_of_unknown_page", 0 <= ids.min() <= ids.max() < count, ids=ids, ids_in_all=count)
         invariant("storage.free_of_page_not_handed_over", self._is_handed[ids].all(), ids=ids)
         invariant("storage.free_of_page_twice", len(np.unique(ids)) == len(ids), ids=ids)
-        self._maps.chain.free_all(self._owner, ids)
+        if self._owner is not None:
+            self._maps.chain.free_all({self._owner: ids})
         self._is_handed[ids] = False
 
     def free_rows(self, row: int, pieces: Iterable[range]) -> None:
@@ -102,11 +103,12 @@ class Ownership:
         lent = int(table.lent[row])
         own = start >= lent * size
         invariant("storage.free_straddles_an_owner", own, row=row, pieces=whole, handed_over_tokens=lent * size)
-        stop, count = -(-start // size), int(table.page_counts[row])
+        count = int(table.page_counts[row])
+        stop = min(-(-start // size), count)
         ids = table.pages[row, stop:count]
         gone = self._gone(ids)
         if self._owner is not None:
-            self._maps.chain.free_all(self._owner, ids[ids != UNBOUND])
+            self._maps.chain.free_all({self._owner: ids[ids != UNBOUND]})
         for pool, pages in gone:
             table.retired[pool.column, row] -= pages
         for pool in self._retirements:

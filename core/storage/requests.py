@@ -54,7 +54,7 @@ class RequestTable:
 
     def is_open(self, rows: IntArray) -> bool:
         """Whether every one of these rows is in use."""
-        return np.count_nonzero(self._open[rows]) == len(rows)
+        return bool(np.count_nonzero(self._open[rows]) == len(rows))
 
     def are_distinct(self, rows: IntArray) -> bool:
         """Whether no row stands twice in a batch: the last mark on a row that does is another's."""
@@ -71,9 +71,9 @@ class RequestTable:
 
     def close(self, rows: IntArray) -> None:
         """Forget rows whose units have all been freed."""
-        counts = self.page_counts[rows]
-        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-            self.pages[row, :count] = UNBOUND
+        width, flat = self.pages_per_row, self.flat
+        for row, count in zip(rows.tolist(), self.page_counts[rows].tolist(), strict=True):
+            flat[row * width : row * width + count] = UNBOUND
             self._free.append(row)
         self._columns[:, rows] = 0
         self.slots[rows] = UNBOUND
@@ -92,11 +92,12 @@ class RequestTable:
 
     def own_ids(self, rows: IntArray) -> IntArray:
         """The page ids of these rows, in order, without those lent; ``UNBOUND`` where one retired everywhere."""
-        first, stop = self.lent[rows].tolist(), self.page_counts[rows].tolist()
         width, flat = self.pages_per_row, self.flat
         spans = [
             flat[row * width + low : row * width + high]
-            for row, low, high in zip(rows.tolist(), first, stop, strict=True)
+            for row, low, high in zip(
+                rows.tolist(), self.lent[rows].tolist(), self.page_counts[rows].tolist(), strict=True
+            )
         ]
         return np.concatenate(spans)
 

@@ -5,18 +5,20 @@ from typing import Any, overload
 
 import numpy as np
 
+from kvarena.chain import describe as descriptions
 from kvarena.chain.chain import Chain
 from kvarena.planning.plan import Plan
 from kvarena.planning.sizing import Sizing, size_plan
 from kvarena.storage.advance import never_retires, retirements, spread
+from kvarena.storage.checks import check_lengths
 from kvarena.storage.iteration_ids import IterationIds, Maps
 from kvarena.storage.ownership import Ownership
 from kvarena.storage.requests import UNBOUND, RequestTable
 from kvarena.storage.routed import Routed
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import KvarenaError
-from kvarena.terms.events import event_log
-from kvarena.terms.invariants import invariant
+from kvarena.terms.events import event_log, tells_debug
+from kvarena.terms.invariants import STRICT, invariant
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import Device, IntArray
 from kvarena.terms.units import format_bytes
@@ -77,15 +79,15 @@ class Storage:
         table, asked = self.requests, 1 if count is None else count
         if asked > table.free_count:
             free = f"{table.free_count} of {len(table)}" if table.free_count else f"none of {len(table)}"
-            return Refused({}, (), self.chain.snapshot().free_bytes, f"{asked} request rows asked for, {free} free")
-        slots = None
-        if self._slots is not None:
+            return Refused({}, (), self.chain.estimates.free_bytes, f"{asked} request rows asked for, {free} free")
+        if self._slots is None:
+            rows = table.open(asked)
+        else:
             slots = self.chain.take_new(self._slots, asked * table.slots.shape[1])
             if isinstance(slots, Refused):
                 return slots
-        rows = table.open(asked)
-        if slots is not None:
-            table.slots[rows] = slots.ids.reshape(asked, -1)
+            rows = table.open(asked)
+            table.slots[rows] = slots.ids.reshape(asked, table.slots.shape[1])
             table.slots_held[rows] = table.slots.shape[1]
         return int(rows[0]) if count is None else rows
 
@@ -100,8 +102,8 @@ class Storage:
             rows: int64 (n,), distinct. lengths: int64 (n,), none below the row's present length.
         """
         table = self.requests
-        starts = table.lengths[rows]
-        if self.chain.checks:
+        starts, checks = table.lengths[rows], self.chain.checks
+        if checks:
             invariant("storage.used_after_release", not self._released)
             invariant("storage.step_of_free_row", table.is_open(rows), rows=rows)
             invariant("storage.step_repeats_a_row", table.are_distinct(rows), rows=rows)
@@ -111,30 +113,27 @@ class Storage:
             if refused is not None:
                 return refused
         table.lengths[rows] = lengths
+        if checks >= STRICT and self._retirements:
+            check_lengths(table, self._paging.tokens)
         return IterationIds(self._maps, rows, starts, lengths)
 
     def close(self, rows: int | IntArray) -> None:
         """Give back everything that one or more requests own; their rows are free again."""
-        rows = np.array([rows], dtype=np.int64) if isinstance(rows, int) else rows
+        rows = np.array([rows], dtype=np.int64) if isinstance(rows, int | np.integer) else rows
         if not len(rows):
             return
         table = self.requests
         if self.chain.checks:
             invariant("storage.close_of_free_row", table.is_open(rows), rows=rows)
             invariant("storage.close_repeats_a_row", table.are_distinct(rows), rows=rows)
+        frees: dict[str, IntArray] = {}
         if self._owner is not None:
             ids = table.own_ids(rows)
-            if self._owner_retires:
-                ids = ids[ids != UNBOUND]
-            if len(ids):
-                self.chain.free_all(self._owner, ids)
+            frees[self._owner] = ids[ids != UNBOUND] if self._owner_retires else ids
         if self._slots is not None:
-            self.chain.free_all(self._slots, table.slots_of(rows))
+            frees[self._slots] = table.slots_of(rows)
+        self.chain.free_all(frees)
         table.close(rows)
-
-    def close_all(self) -> None:
-        """Close every open row."""
-        self.close(self.requests.open_rows())
 
     # -- what a runner reads
 
@@ -167,7 +166,23 @@ class Storage:
 
     def flush(self) -> int:
         """Close holes as far as the compaction policy says; once per iteration. Returns the pages moved."""
-        return self.chain.flush()
+        if not tells_debug():
+            return self.chain.flush()
+        before = dict(self.chain.counters.moved_by)
+        moved = self.chain.flush()
+        if moved:
+            by = {name: pages - before.get(name, 0) for name, pages in self.chain.counters.moved_by.items()}
+            _log.debug("storage_flushed", moved={name: pages for name, pages in by.items() if pages})
+        return moved
+
+    def stats(self) -> Mapping[str, Mapping[str, int]]:
+        """Exact counts per sub-pool, in units: live, holes, pending, vacated, fixed, span, moves, refusals and more."""
+        return descriptions.stats(self.chain)
+
+    def describe(self) -> str:
+        """The arena as text: a picture in proportion, one line per band, what is free and what has happened."""
+        table = self.requests
+        return f"{descriptions.describe(self.chain)}\nrequests {len(table) - table.free_count:,} of {len(table):,} open"
 
     def verify(self) -> None:
         """Check every sum and map, from the bands to the rows; raises InvariantError. Slow: for tests."""
@@ -242,7 +257,7 @@ class Storage:
         """Free pages that a sub-pool needs no more; with the owner's, the ids come back."""
         ids = self.requests.flat[places]
         if name == self._owner:
-            self.chain.free_all(name, ids)
+            self.chain.free_all({name: ids})
             self.requests.flat[places] = UNBOUND
         else:
             self.chain.free(name, ids)

@@ -33,8 +33,8 @@ class Refused:
         return False
 
     def __str__(self) -> str:
-        sums = "; ".join(str(shortage) for shortage in self.shortages)
-        return f"{self.reason} ({sums}; {self.free_bytes:,} bytes free)"
+        sums = "; ".join([*map(str, self.shortages), f"{self.free_bytes:,} bytes free"])
+        return f"{self.reason} ({sums})"
 
 
 class Admit(NamedTuple):

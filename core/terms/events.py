@@ -8,12 +8,13 @@ import logging
 
 import structlog
 
+_LOGGER = logging.getLogger("kvarena")
+
 
 def event_log() -> structlog.stdlib.BoundLogger:
     """The log that every room tells its events to: ``log.info("request_retracted", request=7)``."""
-    logger = logging.getLogger("kvarena")
     bound: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-        logger,
+        _LOGGER,
         wrapper_class=structlog.stdlib.BoundLogger,
         processors=[
             structlog.stdlib.filter_by_level,
@@ -21,3 +22,8 @@ def event_log() -> structlog.stdlib.BoundLogger:
         ],
     )
     return bound
+
+
+def tells_debug() -> bool:
+    """Whether debug events are told to anybody: ask before something is counted for one."""
+    return _LOGGER.isEnabledFor(logging.DEBUG)

@@ -66,6 +66,7 @@ _LOOP = (
     ),
     click.option("--timings", "with_timings", is_flag=True, help="Add wall times: they differ from run to run."),
 )
+_BAND_COLUMNS = ("band", "unit", "peak", "peak bytes", "mean", "mean bytes", "moves", "refusals")
 
 
 def _options(command: Any) -> Any:
@@ -145,7 +146,7 @@ def _print(document: Mapping[str, Any]) -> None:
         )
     )
     out.print(table("latency", ["seconds", "mean", "p50", "p90", "p99", "max"], _latency(document["latency"])))
-    out.print(table("bands", ["band", "unit", "peak", "peak bytes", "mean", "mean bytes"], _bands(document["bands"])))
+    out.print(table("bands", _BAND_COLUMNS, _bands(document["bands"])))
     for row in trace["skipped_rows"][:5]:
         out.print(f"skipped {row}")
     for refusal in document["refusals"][:5]:
@@ -171,6 +172,8 @@ def _bands(bands: list[Mapping[str, Any]]) -> list[list[str]]:
             format_bytes(band["peak_bytes"]),
             f"{band['mean']:,.1f}",
             format_bytes(round(band["mean_bytes"])),
+            f"{band['moves']:,}",
+            f"{band['refusals']:,}",
         ]
         for band in bands
     ]

@@ -10,6 +10,7 @@ import attrs
 from kvarena.assembly.build import limits_of, plan_arena
 from kvarena.assembly.config import (
     ArenaConfig,
+    ChecksConfig,
     Choice,
     PluginsConfig,
     PoliciesConfig,
@@ -67,6 +68,7 @@ class RunConfig:
     serving: ServingConfig = attrs.field(factory=ServingConfig)
     clock: ClockSection = attrs.field(factory=ClockSection)
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
+    checks: ChecksConfig = attrs.field(factory=ChecksConfig)
     plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
 
     @memory_requests.validator
@@ -82,7 +84,9 @@ class RunConfig:
         if self.memory_requests is not None:
             table["memory"] = self._memory(layers, requests, self.memory_requests)
         arena = structure(ArenaConfig, table, "", at="arena")
-        return StorageConfig(arena=arena, backend=self.backend, policies=self.policies, plugins=self.plugins)
+        return StorageConfig(
+            arena=arena, backend=self.backend, policies=self.policies, checks=self.checks, plugins=self.plugins
+        )
 
     def _memory(self, layers: Sequence[Layer], requests: Sequence[Request], count: float) -> int:
         arena = structure(ArenaConfig, {**self.arena, "memory": 1}, "", at="arena")

@@ -45,8 +45,7 @@ def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
     """What runs, before it runs."""
     sizing, plan = storage.sizing, storage.plan
     bands = "   ".join(
-        f"{pool.name}: {_layers(pool)}, {format_bytes(pool.unit_bytes)} a {_unit(pool)}"
-        for pool in plan.sub_pools
+        f"{pool.name}: {_layers(pool)}, {format_bytes(pool.unit_bytes)} a {_unit(pool)}" for pool in plan.sub_pools
     )
     prompts, outputs = (
         sum(getattr(request, name) for request in requests) for name in ("prompt_tokens", "output_tokens")
@@ -102,12 +101,20 @@ def print_page(storage: Storage, finished: Finished) -> None:
     """The page for a person, the line that matters last."""
     report, targets = finished.report, storage.sizing.units
     rows = [
-        (band.name, format_bytes(band.unit_bytes), targets[band.name], band.peak, f"{band.mean:.1f}")
+        (
+            band.name,
+            format_bytes(band.unit_bytes),
+            targets[band.name],
+            band.peak,
+            f"{band.mean:.1f}",
+            band.moves,
+            band.refusals,
+        )
         for band in report.bands
     ]
     out = console()
     out.print()
-    out.print(table("", ("band", "unit", "boot target", "peak", "mean"), rows))
+    out.print(table("", ("band", "unit", "boot target", "peak", "mean", "moves", "refusals"), rows))
     out.print()
     ends = ", ".join(f"{report.count(fate)} {fate}" for fate in (DONE, REFUSED, FAILED) if report.count(fate))
     out.print(

@@ -96,6 +96,8 @@ def _band(band: BandUse) -> Mapping[str, Any]:
         "mean": band.mean,
         "peak_bytes": band.peak * band.unit_bytes,
         "mean_bytes": band.mean * band.unit_bytes,
+        "moves": band.moves,
+        "refusals": band.refusals,
     }
 
 

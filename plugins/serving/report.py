@@ -50,12 +50,17 @@ class Served:
 
 @attrs.frozen
 class BandUse:
-    """What a band held over the run, in its units; the mean is over the loop's clock."""
+    """What a band held over the run, in its units; the mean is over the loop's clock.
+
+    ``moves``: pages of it that were moved. ``refusals``: refused takes that asked for some of it.
+    """
 
     name: str
     unit_bytes: int
     peak: int
     mean: float
+    moves: int
+    refusals: int
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ One iteration:  1. requests that have arrived join the queue; those that can nev
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 import attrs
 import numpy as np
@@ -22,9 +23,10 @@ from kvarena.plugins.serving.port import Batch, Request, Runner
 from kvarena.plugins.serving.report import DONE, FAILED, REFUSED, Report, Served
 from kvarena.plugins.serving.running import Job, Running
 from kvarena.plugins.serving.use import UseMeter
+from kvarena.storage.checks import check_idle
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Admit, Refused
+from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.events import event_log
 from kvarena.terms.invariants import invariant
@@ -96,6 +98,7 @@ class Scheduler:
         self._use = UseMeter(storage.chain)
         self._steps = self._retractions = self._tokens = 0
         self._waiting_at: tuple[int, int] | None = None
+        self._idle_at = storage.chain.epoch
 
     def run(self, requests: Iterable[Request], on_step: Callable[[Progress], None] | None = None) -> Report:
         """Serve every request to its end and report. Arrivals are taken in order of their time."""
@@ -103,6 +106,7 @@ class Scheduler:
         total = len(arriving) + len(self._served)
         while arriving or self._queue or self._running:
             if not self._running and not self._queue:
+                self._idle()
                 self.now = max(self.now, arriving[0].arrival)
             while arriving and arriving[0].arrival <= self.now:
                 self._arrive(arriving.popleft())
@@ -113,7 +117,14 @@ class Scheduler:
             self._check(total - len(arriving))
             if on_step is not None:
                 on_step(Progress(len(self._served), len(self._running), len(self._queue) + len(arriving), self._steps))
+        self._idle()
         return self._report()
+
+    def _idle(self) -> None:
+        """Nothing runs and nothing waits: look whether anything was left behind, if anything was held since."""
+        if self._idle_at != self.storage.chain.epoch:
+            self._idle_at = self.storage.chain.epoch
+            check_idle(self.storage)
 
     # -- the queue
 
@@ -128,26 +139,18 @@ class Scheduler:
             self._queue.append(job)
 
     def _admit(self) -> None:
-        """Start requests from the head of the queue while each one's whole charge fits."""
-        starting: list[Job] = []
-        charges: list[Demand] = []
-        while len(self._queue) > len(starting) and self.storage.requests.free_count > len(starting):
-            job = self._queue[len(starting)]
-            asked_at = (job.request.id, self.storage.chain.epoch)
-            if asked_at == self._waiting_at:
-                break
-            answer = self.admission.ask(job.known_tokens, job.tokens_left)
-            if not isinstance(answer, Admit):
-                others = self._running or starting
-                invariant("scheduler.wait_with_nothing_running", others, request=job.request.id, answer=answer)
-                _log.debug("request_waits", request=job.request.id, answer=answer)
-                self._waiting_at = asked_at
-                break
-            self.admission.promise(answer.charge)
-            starting.append(job)
-            charges.append(answer.charge)
-        if starting:
-            self._start(starting, charges)
+        """Start requests from the head of the queue while their whole charges fit."""
+        if not self._queue or self._waiting_at == (self._queue[0].request.id, self.storage.chain.epoch):
+            return
+        heads = list(islice(self._queue, self.storage.requests.free_count))
+        charges, stopped = self.admission.admit((job.known_tokens, job.tokens_left) for job in heads)
+        if stopped is not None:
+            job = heads[len(charges)]
+            invariant("scheduler.wait_with_nothing_running", self._running or charges, request=job.request.id)
+            _log.debug("request_waits", request=job.request.id, answer=stopped)
+            self._waiting_at = (job.request.id, self.storage.chain.epoch)
+        if charges:
+            self._start(heads[: len(charges)], charges)
 
     def _start(self, jobs: list[Job], charges: list[Demand]) -> None:
         """Open the rows of admitted requests, all at once."""
@@ -184,7 +187,7 @@ class Scheduler:
         self._use.count(outcome.seconds)
         with self._use.memory_time():
             self._process(ids.rows[samples], None if outcome.ended is None else np.asarray(outcome.ended)[samples])
-            self._use.pages_moved += self.storage.flush()
+            self.storage.flush()
 
     def _take(self) -> IterationIds | None:
         """Pages for the whole batch, retracting until they suffice; None when nobody is left to run."""
@@ -248,15 +251,16 @@ class Scheduler:
         self._served.append(job.served(fate, self.now, reason))
 
     def _report(self) -> Report:
+        bands = self._use.bands()
         return Report(
             served=tuple(sorted(self._served, key=lambda served: served.request.id)),
-            bands=self._use.bands(),
+            bands=bands,
             steps=self._steps,
             seconds=self.now,
             tokens_forwarded=self._tokens,
             waits=sum(served.waited for served in self._served),
             retractions=self._retractions,
-            pages_moved=self._use.pages_moved,
+            pages_moved=sum(band.moves for band in bands),
             memory_cpu_seconds=self._use.memory_seconds,
             runner_seconds=self._use.runner_seconds,
         )

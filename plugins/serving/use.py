@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kvarena.chain.chain import Chain
+from kvarena.chain.describe import stats
 from kvarena.plugins.serving.report import BandUse
 
 
@@ -19,7 +20,6 @@ class UseMeter:
         self._seconds = 0.0
         self.memory_seconds = 0.0
         self.runner_seconds = 0.0
-        self.pages_moved = 0
 
     @contextmanager
     def memory_time(self) -> Iterator[None]:
@@ -38,6 +38,13 @@ class UseMeter:
     def bands(self) -> tuple[BandUse, ...]:
         """Each band's use, in chain order."""
         return tuple(
-            BandUse(pool.name, pool.unit_bytes, peak, area / self._seconds if self._seconds else float(peak))
-            for pool, peak, area in zip(self._chain.plan.sub_pools, self._peaks, self._areas, strict=True)
+            BandUse(
+                name,
+                unit_bytes=counts["unit_bytes"],
+                peak=peak,
+                mean=area / self._seconds if self._seconds else float(peak),
+                moves=counts["moves"],
+                refusals=counts["refusals"],
+            )
+            for (name, counts), peak, area in zip(stats(self._chain).items(), self._peaks, self._areas, strict=True)
         )

@@ -2,59 +2,122 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvarena.policies.hole_order import Nearest, Recent
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.ports import HIGH, LOW, End, HoleOrder
 
-ORDERS = (Nearest(), Nearest(recent_max=0), Nearest(recent_max=3), Recent())
+ORDERS = (Nearest(), Nearest(recent_max=0), Nearest(recent_max=1), Nearest(recent_max=3), Recent())
 
 
 def pages(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-@pytest.mark.parametrize("end", [LOW, HIGH], ids=str)
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_holes_are_kept_exactly(order: HoleOrder, end: End, data: st.DataObject) -> None:
-    """Beside a set: adds, takes, removes, and every question, in any order."""
-    count = 200
-    holes, model = order.open(count, end), set()
-    for _ in range(data.draw(st.integers(1, 25))):
-        act = data.draw(st.sampled_from(("add", "take", "remove", "drop below", "drop above")))
-        if act == "add":
-            free = sorted(set(range(count)) - model)
-            added = data.draw(st.lists(st.sampled_from(free), unique=True, max_size=40)) if free else []
-            holes.add(pages(*added))
-            model |= set(added)
-        elif act == "take":
-            taken = holes.take(data.draw(st.integers(0, len(model)))).tolist()
-            assert len(set(taken)) == len(taken)
-            assert set(taken) <= model
-            model -= set(taken)
-        elif act == "remove" and model:
-            gone = data.draw(st.lists(st.sampled_from(sorted(model)), unique=True, max_size=40))
-            holes.remove(pages(*gone))
-            model -= set(gone)
-        assert len(holes) == len(model)
-        asked = data.draw(st.integers(0, count))
-        expected = sorted(model, reverse=end is HIGH)[:asked]
-        assert holes.nearest(asked).tolist() == expected
-        edge = data.draw(st.integers(0, count))
-        below = next(n for n in range(count + 1) if edge - n - 1 not in model)
-        above = next(n for n in range(count + 1) if edge + n not in model)
-        if act == "drop below":
-            assert holes.drop_below(edge) == below
-            model -= set(range(edge - below, edge))
-        elif act == "drop above":
-            assert holes.drop_above(edge) == above
-            model -= set(range(edge, edge + above))
-        assert len(holes) == len(model)
-    assert set(holes.take(len(holes)).tolist()) == model
+class HolesMachine(RuleBasedStateMachine):
+    """Beside a set: adds, takes, removes, and every question, in any order that a band may ask them in.
+
+    A page that was dropped at a frontier is freed again only after the span grew over it, which it does only once
+    every hole is taken.
+    """
+
+    @initialize(
+        order=st.sampled_from(ORDERS), end=st.sampled_from((LOW, HIGH)), count=st.sampled_from((1, 40, 200, 200, 1000))
+    )
+    def open(self, order: HoleOrder, end: End, count: int) -> None:
+        self.count = count
+        self.holes = order.open(count, end)
+        self.order, self.end = order, end
+        self.model: set[int] = set()
+        self.dropped: set[int] = set()
+
+    @rule(data=st.data(), most=st.sampled_from((1, 1, 3, 6, 40)))
+    def add(self, data: st.DataObject, most: int) -> None:
+        """Pages become holes: a few, which are recent ones, or more."""
+        free = sorted(set(range(self.count)) - self.model - self.dropped)
+        added = data.draw(st.lists(st.sampled_from(free), unique=True, min_size=1, max_size=most)) if free else []
+        self.holes.add(pages(*added))
+        self.model |= set(added)
+
+    @rule(data=st.data())
+    def add_a_run(self, data: st.DataObject) -> None:
+        """A request ends: a run of pages comes back in one call."""
+        start = data.draw(st.integers(0, self.count - 1))
+        run = set(range(start, data.draw(st.integers(start, self.count)))) - self.model - self.dropped
+        self.holes.add(pages(*sorted(run, reverse=data.draw(st.booleans()))))
+        self.model |= run
+
+    @rule(data=st.data(), most=st.sampled_from((1, 4, 1000, 1000)), everything=st.booleans())
+    def take(self, data: st.DataObject, most: int, everything: bool) -> None:
+        """So many, each once, all of them holes; the strict order is from the anchored end."""
+        count = len(self.model) if everything else data.draw(st.integers(0, min(most, len(self.model))))
+        taken = self.holes.take(count).tolist()
+        assert len(taken) == len(set(taken)) == count
+        assert set(taken) <= self.model
+        if self.order == Nearest(recent_max=0):
+            assert taken == sorted(self.model, reverse=self.end is HIGH)[:count]
+        self.model -= set(taken)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), asked_first=st.booleans())
+    def fill_by_moves(self, data: st.DataObject, asked_first: bool) -> None:
+        """Those that a move filled are gone: found by a question, or any."""
+        if asked_first:
+            count, start, stop = self.draw_question(data)
+            gone = self.holes.inside(count, start, stop).tolist()
+        else:
+            gone = data.draw(st.lists(st.sampled_from(sorted(self.model)), unique=True, max_size=40))
+        self.holes.remove(pages(*gone))
+        self.model -= set(gone)
+
+    @rule(data=st.data())
+    def ask_inside(self, data: st.DataObject) -> None:
+        """As many as asked or as there are, between the two pages; nothing is removed by asking."""
+        count, start, stop = self.draw_question(data)
+        found = self.holes.inside(count, start, stop).tolist()
+        there = self.model & set(range(start, stop))
+        assert len(found) == len(set(found)) == min(count, len(there))
+        assert set(found) <= there
+
+    @rule(data=st.data(), below=st.booleans())
+    def drop_at_a_frontier(self, data: st.DataObject, below: bool) -> None:
+        """The run of holes at this page goes, and no other."""
+        at = [page + 1 for page in self.model] if below else list(self.model)
+        edge = data.draw(st.integers(0, self.count) | st.sampled_from(sorted(at)) if at else st.integers(0, self.count))
+        step = -1 if below else 1
+        first = edge - 1 if below else edge
+        run = {
+            first + step * n
+            for n in range(next(n for n in range(self.count + 2) if first + step * n not in self.model))
+        }
+        assert (self.holes.drop_below(edge) if below else self.holes.drop_above(edge)) == len(run)
+        self.model -= run
+        self.dropped |= run
+
+    def draw_question(self, data: st.DataObject) -> tuple[int, int, int]:
+        start = data.draw(st.integers(0, self.count) | st.just(0))
+        count = data.draw(st.integers(0, len(self.model)) | st.integers(0, self.count + 1))
+        return count, start, data.draw(st.integers(start, self.count) | st.just(self.count))
+
+    @precondition(lambda self: hasattr(self, "holes"))
+    @invariant()
+    def they_are_the_same(self) -> None:
+        assert len(self.holes) == len(self.model)
+        assert set(self.holes.inside(len(self.model), 0, self.count).tolist()) == self.model
+        if not self.model:
+            self.dropped = set()
+
+    def teardown(self) -> None:
+        if hasattr(self, "holes"):
+            assert set(self.holes.take(len(self.holes)).tolist()) == self.model
+
+
+TestHolesAreKeptExactly = HolesMachine.TestCase
+TestHolesAreKeptExactly.pytestmark = [pytest.mark.req("IDS-4")]
+TestHolesAreKeptExactly.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize(("end", "expected"), [(LOW, [3, 8, 20]), (HIGH, [90, 50, 20])], ids=["low", "high"])
@@ -114,14 +177,45 @@ def test_recent_keeps_its_stack_bounded() -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_a_page_is_a_hole_once(order: HoleOrder) -> None:
-    """Adding a hole again, or removing what is none, is caught."""
-    holes = order.open(10, LOW)
-    holes.add(pages(3))
-    with pytest.raises(InvariantError, match=r"holes\.added_twice"):
-        holes.add(pages(3))
-    with pytest.raises(InvariantError, match=r"holes\.removed_is_a_hole"):
-        holes.remove(pages(4))
+def test_more_holes_than_there_are_cannot_be_taken(order: HoleOrder) -> None:
+    """Asking for more is the band's mistake, and is caught."""
+    holes = order.open(100, LOW)
+    holes.add(pages(3, 9))
+    with pytest.raises(InvariantError, match=r"holes\.fewer_than_counted"):
+        holes.take(3)
+
+
+@pytest.mark.parametrize("end", [LOW, HIGH], ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_holes_inside_a_range(order: HoleOrder, end: End) -> None:
+    """Fewer than asked where there are fewer, none in an empty range, and the last page as well as the first."""
+    holes = order.open(200, end)
+    holes.add(pages(0, 50, 51, 52, 120, 199))
+    assert sorted(holes.inside(9, 50, 53).tolist()) == [50, 51, 52]
+    assert sorted(holes.inside(2, 50, 53).tolist()) in ([50, 51], [50, 52], [51, 52])
+    assert (
+        holes.inside(9, 53, 120).tolist() == holes.inside(9, 50, 50).tolist() == holes.inside(0, 0, 200).tolist() == []
+    )
+    assert holes.inside(1, 0, 50).tolist() == [0]
+    assert holes.inside(1, 121, 200).tolist() == [199]
+    assert len(holes) == 6
+
+
+@pytest.mark.parametrize("recent_max", [1, 2, 5, 6])
+def test_recent_frees_that_were_absorbed_are_never_handed_out(recent_max: int) -> None:
+    """Dropped at a frontier while they stand among the recent ones: neither taken, nor found, nor counted."""
+    for end, run, kept in ((LOW, (97, 98, 99), 40), (HIGH, (0, 1, 2), 60)):
+        holes = Nearest(recent_max=recent_max).open(200, end)
+        holes.add(pages(kept))
+        holes.add(pages(*run))
+        dropped = holes.drop_below(100) if end is LOW else holes.drop_above(0)
+        assert (dropped, len(holes)) == (3, 1)
+        assert holes.inside(4, 0, 200).tolist() == [kept]
+        assert holes.inside(1, 0, 200).tolist() == [kept]
+        holes.add(pages(kept + 1))
+        assert sorted(holes.take(2).tolist()) == [kept, kept + 1]
+        holes.add(pages(*run))
+        assert sorted(holes.take(3).tolist()) == sorted(run)
 
 
 @pytest.mark.parametrize("wrong", [-1, "many", 1.5])

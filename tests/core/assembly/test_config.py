@@ -7,7 +7,7 @@ from typing import Any, Literal
 import attrs
 import pytest
 
-from kvarena.assembly.config import ArenaConfig, Choice, StorageConfig, read_toml, structure
+from kvarena.assembly.config import ArenaConfig, ChecksConfig, Choice, StorageConfig, read_toml, structure
 from kvarena.assembly.structuring import SettingError
 from kvarena.terms.errors import ConfigError
 
@@ -62,6 +62,13 @@ def test_a_plugin_is_named_alone_or_with_its_settings() -> None:
         ({"arena": {**ARENA, "state_share": 0.5, "state_slots": 3}}, "arena.state_share: state_slots is set too"),
         ({"arena": {**ARENA, "mirrors": "yes"}}, "arena.mirrors: must be true or false, not 'yes'"),
         ({"version": 2}, "version: 2 is not known here; this kvarena reads version 1"),
+        ({"checks": {"level": 3}}, "checks.level: there is no level 3; choose 0 (off), 1 (tell) or 2 (strict)"),
+        ({"checks": {"level": -1}}, "checks.level: there is no level -1; choose 0 (off), 1 (tell) or 2 (strict)"),
+        ({"checks": {"level": 10**30}}, f"checks.level: there is no level {10**30}; choose 0"),
+        ({"checks": {"level": True}}, "checks.level: must be a whole number, not True"),
+        ({"checks": {"level": "strict"}}, "checks.level: must be a whole number, not 'strict'"),
+        ({"checks": {"levl": 1}}, "checks.levl: unknown key; did you mean 'level'?"),
+        ({"checks": 2}, "checks: must be a table of settings, not 2"),
         ({"polices": {}}, "polices: unknown key; did you mean 'policies'?"),
         ({"policies": {"holes": 3}}, "policies.holes: must be a name or a table with a name"),
         ({"policies": {"holes": {"order": "up"}}}, "policies.holes: must be a name or a table with a name"),
@@ -162,3 +169,15 @@ def test_a_value_that_is_refused_in_python_names_its_setting() -> None:
     """Where no file says the place, the finding does."""
     with pytest.raises(SettingError, match="page_tokens: must be a whole number >= 1"):
         ArenaConfig(memory=1, page_tokens=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.req("CHK-1")
+def test_a_level_of_checks_is_one_of_three() -> None:
+    """0, 1 (the default) or 2, from a file as from Python; the page of settings has its row."""
+    assert [storage(checks={"level": level}).checks.level for level in (0, 1, 2)] == [0, 1, 2]
+    assert storage().checks == ChecksConfig() == ChecksConfig(level=1)
+    for level in (True, 3, -1, 1.5, None):
+        with pytest.raises(SettingError, match="level: there is no level"):
+            ChecksConfig(level=level)  # type: ignore[arg-type]
+    page = Path(__file__).parents[3] / "docs" / "config.md"
+    assert "| `level` |" in page.read_text(encoding="utf-8")

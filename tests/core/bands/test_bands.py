@@ -168,3 +168,86 @@ def test_a_band_without_bytes_counts_ids() -> None:
     with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
         some.free(ids(1))
     some.verify()
+
+
+@pytest.mark.req("IDS-4")
+@pytest.mark.parametrize("end", [LOW, HIGH, None], ids=str)
+def test_a_page_is_a_hole_once(end: End | None) -> None:
+    """A second free and a move onto a live page are caught; holes that disagree with the maps are found."""
+    some = band(end)
+    some.take(np.arange(6), 14, 20) if end is None else some.take(np.arange(6), *((1, 7) if end is LOW else (33, 39)))
+    pages = some.ids.pages_of(np.arange(6))
+    inner = np.sort(pages)[2:4]
+    freed = some.ids.owners_of(inner)
+    some.free(freed)
+    before = state(some)
+    with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
+        some.free(freed[:1])
+    with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
+        some.check_free(freed[:1])
+    with pytest.raises(InvariantError, match=r"band\.move_onto_owned_page"):
+        some.moved(np.sort(pages)[:1], np.sort(pages)[1:2])
+    assert state(some) == before
+    some.verify()
+    some.holes.remove(inner[:1])
+    with pytest.raises(InvariantError, match=r"band\.(sum|stale_shot|holes_are_unowned)"):
+        some.verify()
+
+
+def test_a_free_is_checked_without_changing_anything() -> None:
+    """Bound, named once, and not fixed."""
+    some = band(LOW)
+    some.take(np.arange(5), 1, 6)
+    some.fix(ids(3))
+    before = state(some)
+    for wrong, name in (
+        (ids(5), "free_of_bound_page"),
+        (ids(1, 1), "free_of_bound_page"),
+        (ids(-1), "free_of_unknown_id"),
+        (ids(PAGES), "free_of_unknown_id"),
+        (ids(1, 3), "free_outside_reservation"),
+    ):
+        with pytest.raises(InvariantError, match=rf"band\.{name}"):
+            some.check_free(wrong)
+    some.check_free(ids(4, 0))
+    assert state(some) == before
+    some.verify()
+
+
+@pytest.mark.req("CMP-3")
+@pytest.mark.parametrize("end", [LOW, HIGH])
+@pytest.mark.parametrize("held", [5, 12, 19])
+def test_packing_goes_around_fixed_pages(end: End, held: int) -> None:
+    """No fixed page is a source; the packed span ends at the outermost one, or where the live pages do."""
+    some = band(end)
+    some.take(np.arange(20), *((1, 21) if end is LOW else (19, 39)))
+    anchor = 1 if end is LOW else 38
+    page = anchor + held if end is LOW else anchor - held
+    fixed = some.ids.owners_of(ids(page))
+    some.fix(fixed)
+    gone = np.setdiff1d(np.arange(20), fixed)[::2]
+    some.free(gone)
+    packed = some.packed
+    assert len(packed) == max(10, held + 1)
+    sources, targets = some.closing_moves(99)
+    assert page not in sources
+    some.moved(sources, targets)
+    assert some.ids.pages_of(fixed).tolist() == [page]
+    assert range(some.start, some.stop) == packed
+    some.unfix(fixed)
+    some.moved(*some.closing_moves(99))
+    assert state(some)[:2] == (10, 0)
+    some.verify()
+
+
+def test_verify_finds_a_fixed_page_that_is_not_live() -> None:
+    """And a shot that was kept past a change."""
+    some = band(LOW)
+    some.take(np.arange(5), 1, 6)
+    some.shot()
+    some.fixed = ids(9)
+    with pytest.raises(InvariantError, match=r"band\.fixed_is_live"):
+        some.verify()
+    some.fixed = ids(2)
+    with pytest.raises(InvariantError, match=r"band\.stale_shot"):
+        some.verify()

@@ -45,12 +45,6 @@ def test_a_wrong_give_back_changes_nothing(wrong: np.ndarray) -> None:
     pool.verify()
 
 
-def test_a_pool_never_mints_more_than_it_has() -> None:
-    """Asking beyond the free ids is the caller's mistake."""
-    with pytest.raises(InvariantError, match=r"id_pool\.mint_beyond_free"):
-        IdPool(3).mint(4)
-
-
 @pytest.mark.req("BLD-2")
 def test_unbound_ids_read_as_the_sink() -> None:
     """So does -1, in an array of any shape; a freed id does again."""
@@ -85,10 +79,68 @@ def test_a_wrong_free_is_caught_before_anything_changes(wrong: np.ndarray) -> No
     maps = UnitIds(4, 6, sink_page=5)
     maps.bind(ids(0, 3), ids(2, 4))
     with pytest.raises(InvariantError, match=r"band\.free_of"):
-        maps.unbind(wrong)
+        maps.check_bound(wrong)
     maps.verify()
     assert maps.bound == 2
     assert maps.pages_of(ids(0, 3)).tolist() == [2, 4]
+    maps.check_bound(ids(3, 0))
+
+
+@pytest.mark.parametrize("wrong", [ids(0, 1), ids(1), ids(2, 3)], ids=["one unbound", "unbound", "the first"])
+def test_an_unbound_id_is_never_unbound(wrong: np.ndarray) -> None:
+    """At any level of checks: its page is the sink's, which would be handed out."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(0, 3), ids(2, 4))
+    with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
+        maps.unbind(wrong)
+    maps.verify()
+    assert maps.bound == 2
+
+
+def test_a_run_is_bound_in_order() -> None:
+    """As one by one would be."""
+    maps, other = UnitIds(6, 8, sink_page=7), UnitIds(6, 8, sink_page=7)
+    maps.bind_run(ids(4, 1, 2), 3)
+    other.bind(ids(4, 1, 2), ids(3, 4, 5))
+    assert maps.pages_of(np.arange(6)).tolist() == other.pages_of(np.arange(6)).tolist() == [7, 4, 5, 7, 3, 7]
+    assert maps.owners_of(slice(None)).tolist() == other.owners_of(slice(None)).tolist()
+    assert maps.bound == 3
+    maps.bind_run(ids(), 0)
+    maps.verify()
+
+
+def test_the_bound_among_ids_keep_their_order() -> None:
+    """All, some or none of them; -1 never."""
+    maps = UnitIds(6, 8, sink_page=7)
+    maps.bind(ids(5, 0, 3), ids(1, 2, 3))
+    assert maps.bound_among(ids(3, 5)).tolist() == [3, 5]
+    assert maps.bound_among(ids(4, 3, -1, 0)).tolist() == [3, 0]
+    assert maps.bound_among(ids(4, 1)).tolist() == maps.bound_among(ids()).tolist() == []
+
+
+def test_accepted_ids_are_minted_again_first() -> None:
+    """Before any that was never out."""
+    pool = IdPool(6)
+    pool.mint(4)
+    pool.accept(ids(1, 3))
+    pool.verify()
+    assert pool.free == 4
+    assert sorted(pool.mint(2).tolist()) == [1, 3]
+    pool.accept(ids(0, 3))
+    pool.accept(ids(2))
+    assert pool.mint(1).tolist() == [2]
+    assert sorted(pool.mint(3).tolist()) == [0, 3, 4]
+    pool.verify()
+
+
+@pytest.mark.parametrize("count", [-1, 4, 10**18])
+def test_a_pool_mints_no_absurd_number(count: int) -> None:
+    """Negative, one too many, or beyond anything: nothing is out afterwards."""
+    pool = IdPool(3)
+    with pytest.raises(InvariantError, match=r"id_pool\.mint_beyond_free"):
+        pool.mint(count)
+    assert pool.free == 3
+    pool.verify()
 
 
 def test_a_last_page_that_is_bound_hides_no_unbound_id() -> None:

@@ -1,150 +1,16 @@
-"""Requests over one arena, beside a model that knows nothing but lengths."""
+"""Requests over one arena: opens, steps and closes in batches, resizes, and what is caught."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from toys import Bytes, SinksAndWindow
+from storages import CHAINS, FULL, SHORT, STATE, built, nothing_changes, rows_of, storage_of
+from toys import Bytes
 
-from kvarena.assembly.build import build_storage
-from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, StorageConfig
-from kvarena.planning.demand import whole_pages
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError, PlanError
-from kvarena.terms.layers import Layer, Part
-from kvarena.terms.lifetimes import Chunk, Full, State, Window
-
-CATALOG = Catalog.installed()
-STATE, FULL, SHORT, LONG = State(), Full(), Window(6), Window(17)
-CHAINS = {
-    "state, window, full": (STATE, SHORT, FULL),
-    "full alone": (FULL,),
-    "state alone": (STATE,),
-    "window alone": (SHORT,),
-    "two windows": (SHORT, LONG),
-    "state, three floats, full": (STATE, SHORT, LONG, Chunk(10), FULL),
-    "window and chunk, byte-less owner": (Chunk(8), SHORT),
-    "sinks and a window, full": (SinksAndWindow(5, 4), FULL),
-    "sinks alone with a state": (STATE, SinksAndWindow(5, 4)),
-}
-SIZES = {STATE: 40, FULL: 6, SHORT: 10, LONG: 4}
-
-
-def storage_of(lifetimes, *, memory=4000, page_tokens=4, running=4, context=60, **arena):
-    """A host storage with one layer per lifetime."""
-    layers = [
-        Layer(index, (Part(Bytes(SIZES.get(lifetime, 5)), lifetime, lifetime.name),))
-        for index, lifetime in enumerate(lifetimes)
-    ]
-    config = StorageConfig(
-        arena=ArenaConfig(
-            memory=memory, page_tokens=page_tokens, context_tokens=context, max_running=running, mirrors=False, **arena
-        ),
-        backend="host",
-    )
-    return build_storage(layers, config, CATALOG)
-
-
-def rows_of(*rows):
-    return np.array(rows, dtype=np.int64)
-
-
-class StorageMachine(RuleBasedStateMachine):
-    """Opens, steps and closes in any order; every count and every translation is checked after each."""
-
-    @initialize(
-        name=st.sampled_from(sorted(CHAINS)), page_tokens=st.sampled_from([1, 3, 4]), memory=st.integers(900, 4000)
-    )
-    def build(self, name, page_tokens, memory):
-        self.storage = storage_of(CHAINS[name], page_tokens=page_tokens, memory=memory)
-        self.seen = {}  # row: (length when last looked at, length)
-
-    @rule()
-    def open(self):
-        before = self.storage.chain.snapshot()
-        row = self.storage.open()
-        if isinstance(row, Refused):
-            assert self.storage.chain.snapshot() == before
-        else:
-            assert row not in self.seen
-            self.seen[row] = (0, 0)
-
-    @precondition(lambda self: self.seen)
-    @rule(data=st.data())
-    def step(self, data):
-        rows = data.draw(st.lists(st.sampled_from(sorted(self.seen)), min_size=1, unique=True))
-        more = [data.draw(st.integers(0, 9)) for _ in rows]
-        lengths = [min(self.seen[row][1] + count, 60) for row, count in zip(rows, more, strict=True)]
-        live = {row: self.seen[row][1] for row in rows}
-        ids = self.storage.step(rows_of(*rows), rows_of(*lengths))
-        for row, length in zip(rows, lengths, strict=True):
-            grown = live[row] if isinstance(ids, Refused) else length
-            self.seen[row] = (live[row], grown)
-        if not isinstance(ids, Refused):
-            assert ids.starts.tolist() == list(live.values())
-            assert ids.lengths.tolist() == lengths
-
-    @precondition(lambda self: self.seen)
-    @rule(data=st.data())
-    def close(self, data):
-        row = data.draw(st.sampled_from(sorted(self.seen)))
-        self.storage.close(row)
-        del self.seen[row]
-
-    @rule()
-    def flush(self):
-        self.storage.flush()
-
-    def kept(self, pool, row):
-        """The page positions that a sub-pool must hold for a row; those that it may have let go already."""
-        looked, length = self.seen[row]
-        tokens = self.storage.plan.page_tokens
-        there = set(range(-(-length // tokens)))
-        gone = {page for pages in whole_pages(pool.lifetime.retired(0, looked), tokens) for page in pages}
-        return there - gone
-
-    @invariant()
-    def counts_and_ids_agree(self):
-        if not hasattr(self, "storage"):
-            return
-        storage, table = self.storage, self.storage.requests
-        storage.verify()
-        for column, pool in enumerate(storage.plan.sub_pools):
-            held = {row: 1 if pool.is_slots else len(self.kept(pool, row)) for row in self.seen}
-            assert {row: int(table.held[row, column]) for row in self.seen} == held
-            assert storage.chain.snapshot().bands[column].live == sum(held.values())
-        if self.seen:
-            self.translations_agree(storage.translate(rows_of(*sorted(self.seen))))
-
-    def translations_agree(self, ids):
-        storage = self.storage
-        for pool in storage.plan.token_pools:
-            sink = storage.chain.pages(pool.name, rows_of(-1))[0]
-            tables = ids.tables[pool.name]
-            owned = []
-            for index, row in enumerate(sorted(self.seen)):
-                bound = {place for place, page in enumerate(tables[index].tolist()) if page != sink}
-                assert bound == self.kept(pool, row)
-                owned += [page for page in tables[index].tolist() if page != sink]
-            assert len(owned) == len(set(owned))
-        if ids.slots is not None:
-            slots = ids.slots.ravel().tolist()
-            assert 0 not in slots
-            assert len(slots) == len(set(slots))
-
-    def teardown(self):
-        if hasattr(self, "storage"):
-            self.storage.close(self.storage.requests.open_rows())
-            assert all(shot.live == shot.holes == 0 for shot in self.storage.chain.snapshot().bands)
-            self.storage.chain.verify()
-            self.storage.release()
-
-
-TestStorageMachine = StorageMachine.TestCase
-TestStorageMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestStorageMachine.pytestmark = [pytest.mark.req(row) for row in ("DEC-3", "IDS-1", "IDS-4", "WIN-1", "LIF-7")]
+from kvarena.terms.layers import Part
+from kvarena.terms.lifetimes import Chunk, Window
 
 
 @pytest.mark.req("WIN-1")
@@ -222,30 +88,6 @@ def test_pages_move_while_request_rows_stay():
     assert len(set(after.ravel().tolist())) == 16
 
 
-def test_write_ids_name_the_page_and_place_of_each_new_token():
-    """Row-major, one entry per new token, in every sub-pool of the plan."""
-    storage = storage_of((SHORT, FULL), page_tokens=4)
-    one, two = storage.open(), storage.open()
-    storage.step(rows_of(one, two), rows_of(3, 1))
-    ids = storage.step(rows_of(one, two), rows_of(6, 2))
-    assert ids.write_offsets().tolist() == [3, 0, 1, 1]
-    for name in ("window-6", "full"):
-        tables = ids.tables[name]
-        assert ids.write_pages(name).tolist() == [tables[0, 0], tables[0, 1], tables[0, 1], tables[1, 0]]
-
-
-def test_ids_of_a_step_are_not_read_after_a_later_one():
-    """A table that is looked at first after another take would be of another moment: it is refused, not given."""
-    storage = storage_of((SHORT, FULL), page_tokens=4)
-    row = storage.open()
-    ids = storage.step(rows_of(row), rows_of(4))
-    known = ids.tables["full"]
-    storage.step(rows_of(row), rows_of(5))
-    assert ids.tables["full"] is known
-    with pytest.raises(InvariantError, match=r"storage\.ids_outlived_their_step: sub_pool='window-6'"):
-        ids.tables["window-6"]
-
-
 def test_a_step_of_a_row_that_nobody_opened_is_caught():
     """Before anything changes."""
     storage = storage_of((FULL,))
@@ -262,7 +104,7 @@ def test_verify_finds_a_table_that_disagrees_with_the_bands(harm):
     storage.step(rows_of(row), rows_of(9))
     storage.verify()
     if harm == "held":
-        storage.requests.held[row, 1] += 1
+        storage.requests.retired[1, row] += 1
     elif harm == "ids":
         storage.requests.pages[row, 2] = -1
     else:
@@ -281,7 +123,7 @@ def test_an_owner_without_full_attention_recycles_its_ids(lifetimes, owner):
     assert (storage.plan.owner, storage.sizing.id_count < 1000 / 4) == (owner, True)
     for length in range(1, 1001):
         assert storage.step(rows_of(row), rows_of(length))
-    held = storage.requests.held[row].tolist()
+    held = storage.ownership.held()[:, row].tolist()
     assert held == [shot.live for shot in storage.chain.snapshot().bands]
     assert max(held) <= 3
     storage.close(row)
@@ -353,13 +195,6 @@ def test_views_of_an_unknown_sub_pool_or_without_bytes_are_refused():
         storage.views("full")
 
 
-def built(*parts, backend="cpu", **arena):
-    """A storage with one layer per part, on real bytes."""
-    layers = [Layer(index, (part,)) for index, part in enumerate(parts)]
-    config = {"memory": 4000, "page_tokens": 4, "context_tokens": 60, "mirrors": False, **arena}
-    return build_storage(layers, StorageConfig(arena=ArenaConfig(**config), backend=backend), CATALOG)
-
-
 @pytest.mark.req("SIZ-5")
 def test_a_refused_resize_changes_nothing():
     """A device that cannot grow without moving its base says no before any book is made anew."""
@@ -395,24 +230,10 @@ def test_any_sub_pool_takes_any_free_bytes(name):
     shots, chain = {shot.name: shot for shot in storage.chain.snapshot().bands}, storage.chain
     units = (chain.usable.stop - chain.usable.start) // shots[name].unit_bytes - 1  # one is lost to alignment
     assert units > storage.sizing.units[name]
-    ids = chain.mint("state" if name == "state" else "full", units)
+    ids = chain.minters["state" if name == "state" else "full"].mint(units)
+    assert ids is not None
     assert not isinstance(chain.take({name: ids}), Refused)
     chain.verify()
-
-
-@pytest.mark.req("IDS-3")
-def test_each_sub_pool_is_translated_once_a_step(monkeypatch):
-    """However often writes and reads ask, the maps are gathered once per sub-pool, for all rows together."""
-    storage = storage_of((STATE, SHORT, FULL))
-    rows, asked = rows_of(storage.open(), storage.open()), []
-    written = [(0, at) for at in range(5)] + [(1, at) for at in range(9)]
-    pages = storage.chain.pages
-    monkeypatch.setattr(storage.chain, "pages", lambda name, ids: asked.append(name) or pages(name, ids))
-    ids = storage.step(rows, rows_of(5, 9))
-    for _layer in range(3):
-        for name in ids.tables:
-            assert ids.write_pages(name).tolist() == [ids.tables[name][row, at // 4] for row, at in written]
-    assert sorted(asked) == ["full", "state", "window-6"]
 
 
 class Coded(Bytes):
@@ -450,3 +271,127 @@ def test_a_call_that_fails_at_release_keeps_neither_the_others_nor_the_memory():
 
     assert told == ["first"]
     assert storage.device.arena_bytes == 0
+
+
+@pytest.mark.req("ALC-2")
+def test_rows_are_opened_together_or_not_at_all() -> None:
+    """Their slots too: one that is short keeps the others' from being taken."""
+    storage, length = storage_of((STATE, FULL), memory=440), 1
+    one = storage.open()
+    assert one == 0
+    assert isinstance(one, int)
+    while storage.chain.feasible((2, 1)):
+        storage.step(rows_of(one), rows_of(length))
+        length += 1
+    with nothing_changes(storage):
+        refused = storage.open(3)
+    assert isinstance(refused, Refused)
+    assert refused.asked == {"state": 3}
+    rows = storage.open(2)
+    assert not isinstance(rows, Refused)
+    assert rows.tolist() == [1, 2]
+    storage.close(rows_of(2, one))
+    again = storage.open(3)
+    assert not isinstance(again, Refused)
+    assert sorted(again.tolist()) == [0, 2, 3]
+    storage.verify()
+
+
+def test_more_rows_than_there_are_are_refused_with_the_count() -> None:
+    """None, one too many, absurdly many; a negative number is the caller's mistake."""
+    storage = storage_of((STATE, FULL), running=4)
+    assert np.array_equal(storage.open(0), [])
+    storage.open(3)
+    with nothing_changes(storage):
+        for count in (2, 10**18):
+            refused = storage.open(count)
+            assert isinstance(refused, Refused)
+            assert f"{count} request rows asked for, 1 of 4 free" in str(refused)
+        with pytest.raises(InvariantError, match=r"storage\.negative_open"):
+            storage.open(-1)
+    storage.open()
+    assert "1 request rows asked for, none of 4 free" in str(storage.open())
+    storage.verify()
+
+
+def test_a_wrong_close_changes_nothing() -> None:
+    """A row named twice, or one that nobody opened, beside good ones."""
+    storage = storage_of((STATE, SHORT, FULL))
+    rows = storage.open(2)
+    storage.step(rows, rows_of(9, 5))
+    with nothing_changes(storage):
+        for wrong, name in ((rows_of(0, 1, 0), "repeats_a_row"), (rows_of(0, 2), "of_free_row")):
+            with pytest.raises(InvariantError, match=rf"storage\.close_{name}"):
+                storage.close(wrong)
+    storage.close(rows)
+    storage.close(rows_of())
+    with nothing_changes(storage):
+        for wrong in (0, rows_of(1)):
+            with pytest.raises(InvariantError, match=r"storage\.close_of_free_row"):
+                storage.close(wrong)
+
+
+def test_everything_comes_back_at_once() -> None:
+    """All open rows in one call, whatever they hold."""
+    storage = storage_of((STATE, SHORT, FULL))
+    storage.step(storage.open(3), rows_of(9, 5, 0))
+    storage.close(storage.requests.open_rows())
+    assert all(shot.live == shot.holes == 0 for shot in storage.chain.snapshot().bands)
+    assert storage.requests.free_count == 4
+    storage.verify()
+
+
+@pytest.mark.req("ALC-2")
+def test_a_wrong_step_changes_nothing() -> None:
+    """Beside good rows: one that goes back, stands twice, is nobody's or too long."""
+    storage = storage_of((SHORT, FULL), context=40)
+    rows = storage.open(2)
+    storage.step(rows, rows_of(8, 4))
+    wrong = [
+        (rows_of(0, 1), rows_of(9, 3), InvariantError, "step_backwards"),
+        (rows_of(0, 1, 0), rows_of(9, 5, 9), InvariantError, "step_repeats_a_row"),
+        (rows_of(0, 3), rows_of(9, 5), InvariantError, "step_of_free_row"),
+        (rows_of(1, 0), rows_of(5, 41), KvarenaError, "raise context_tokens"),
+        (rows_of(1, 0), rows_of(5, 10**15), KvarenaError, "raise context_tokens"),
+    ]
+    for batch, lengths, kind, name in wrong:
+        with nothing_changes(storage), pytest.raises(kind, match=name):
+            storage.step(batch, lengths)
+    assert storage.step(rows, rows_of(40, 4))
+
+
+def test_a_resize_with_pages_handed_over_is_refused() -> None:
+    """They would be forgotten; once freed, the arena can be resized."""
+    storage = storage_of((SHORT, FULL))
+    row = storage.open()
+    storage.step(rows_of(row), rows_of(9))
+    ids = storage.ownership.hand_over(row, 8)
+    storage.close(row)
+    with nothing_changes(storage), pytest.raises(KvarenaError, match="2 pages are handed over: free them"):
+        storage.resize(3000)
+    storage.ownership.free_pages(ids)
+    storage.resize(3000)
+    storage.verify()
+
+
+def test_ids_from_before_a_resize_are_not_read() -> None:
+    """The maps they would be read from are gone."""
+    storage = storage_of((SHORT, FULL))
+    row = storage.open()
+    ids = storage.step(rows_of(row), rows_of(9))
+    storage.close(row)
+    storage.resize(3000)
+    with pytest.raises(InvariantError, match=r"storage\.ids_outlived_their_step"):
+        ids.tables["full"]
+
+
+def test_a_release_happens_once() -> None:
+    """What follows a storage's life is told the last first; a second release does nothing."""
+    storage, told = storage_of((FULL,)), []
+    storage.at_release.append(lambda: told.append("first"))
+    storage.at_release.append(lambda: told.append("last"))
+    storage.release()
+    storage.release()
+    assert told == ["last", "first"]
+    with pytest.raises(InvariantError, match=r"storage\.used_after_release"):
+        storage.step(rows_of(0), rows_of(1))

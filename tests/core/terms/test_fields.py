@@ -103,7 +103,7 @@ def test_refusals_are_false_and_say_the_sum() -> None:
     refused = Refused({"full": 96}, (Shortage("full", 96, 812, 6, 4096),), 44 * 4096, "96 pages do not fit")
 
     assert not refused
-    assert not Wait("a forward is in flight")
+    assert not Wait(("full",), (96,), (0,))
     assert not Never("too long", 100)
     assert Admit((1, 2))
     assert str(refused) == "96 pages do not fit (full: asked 96, live 812, holes 6; 180,224 bytes free)"

@@ -126,7 +126,7 @@ def test_window_pages_go_back_while_full_pages_stay(tiny, prompts):
     model = tiny("lfm3")
     with ArenaCache(model.config, memory="4MiB", page_tokens=4) as cache:
         generate(model, cache, input_ids=prompts[:1], max_new_tokens=60)
-        held = dict(zip(cache.storage.plan.names, cache.storage.requests.held[0].tolist(), strict=True))
+        held = dict(zip(cache.storage.plan.names, cache.storage.ownership.held()[:, 0].tolist(), strict=True))
 
     length = 37 + 59
     assert held["full"] == -(-length // 4)
@@ -143,7 +143,7 @@ def test_reset_gives_the_pages_back_and_takes_another_batch(tiny, prompts):
         cache.reset()
         generate(model, cache, input_ids=prompts[:1])
         cache.reset()
-        assert not cache.storage.requests.held.any()
+        assert not cache.storage.ownership.held().any()
         assert cache.get_seq_length() == 0
         assert torch.equal(generate(model, cache, **left_padded(prompts))[1], expected[1])
 
@@ -227,7 +227,9 @@ def test_more_sequences_than_rows_are_refused(tiny, prompts):
     model = tiny("lfm3")
     cache = ArenaCache(model.config, memory="4MiB")
     expected = forward_chunks(model, cache, prompts, (4, 1))
-    with pytest.raises(ArenaFullError, match="request rows are in use"):
+    with pytest.raises(
+        ArenaFullError, match=r"request rows asked for, none of 3 free \([0-9,]+ bytes free\);.*larger max_running"
+    ):
         cache.batch_repeat_interleave(2)
     cache.reset()
     assert torch.equal(forward_chunks(model, cache, prompts, (4, 1)), expected)

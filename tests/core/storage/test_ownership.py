@@ -1,0 +1,223 @@
+"""Pages that change hands: who owns a page, and that it comes back once."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from storages import CHAINS, FULL, LONG, SHORT, STATE, nothing_changes, rows_of, storage_of
+from toys import SinksAndWindow
+
+from kvarena.storage.storage import Storage
+from kvarena.terms.answers import Refused
+from kvarena.terms.errors import InvariantError
+
+
+def running(*lengths: int, kinds: tuple[object, ...] = (STATE, SHORT, FULL)) -> Storage:
+    """A storage with a row of each length, written in one step."""
+    storage = storage_of(kinds)  # type: ignore[arg-type]
+    storage.step(storage.open(len(lengths)), rows_of(*lengths))
+    return storage
+
+
+def held(storage: Storage, row: int) -> list[int]:
+    """What a row owns, in chain order."""
+    return storage.ownership.held()[:, row].tolist()
+
+
+@pytest.mark.req("IDS-4")
+def test_a_page_has_one_owner() -> None:
+    """Handed over, it is no longer the row's: the row reads it, its close leaves it, and it is freed once."""
+    storage = running(14)
+    before = storage.translate(rows_of(0)).tables["full"].copy()
+    assert held(storage, 0) == [1, 4, 4]
+    ids = storage.ownership.hand_over(0, 8)
+    assert len(ids) == 2
+    assert held(storage, 0) == [1, 2, 2]
+    assert np.array_equal(storage.translate(rows_of(0)).tables["full"], before)
+    assert storage.ownership.handed_over().tolist() == sorted(ids.tolist())
+    storage.verify()
+    storage.close(0)
+    assert [shot.live for shot in storage.chain.snapshot().bands] == [0, 2, 2]
+    assert storage.chain.pages("full", ids).tolist() == before[0, :2].tolist()
+    storage.ownership.free_pages(ids)
+    assert all(shot.live == 0 for shot in storage.chain.snapshot().bands)
+    storage.verify()
+
+
+def test_handing_over_goes_on_from_where_it_stopped() -> None:
+    """Only the pages that are new are told; nothing, or less than before, is no page."""
+    storage = running(20, kinds=(FULL,))
+    first = storage.ownership.hand_over(0, 8)
+    more = storage.ownership.hand_over(0, 16)
+    assert (len(first), len(more)) == (2, 2)
+    assert not set(first.tolist()) & set(more.tolist())
+    assert storage.ownership.hand_over(0, 16).tolist() == storage.ownership.hand_over(0, 4).tolist() == []
+    assert held(storage, 0) == [1]
+    storage.verify()
+
+
+@pytest.mark.req("WIN-1")
+def test_what_was_handed_over_does_not_retire_with_the_row() -> None:
+    """Window pages behind a cached prefix are the cache's: the row's retirement leaves them."""
+    storage = running(8)
+    ids = storage.ownership.hand_over(0, 8)
+    for length in range(9, 40):
+        assert storage.step(rows_of(0), rows_of(length))
+        storage.verify()
+    assert storage.chain.bands["window-6"].ids.is_bound(ids).all()
+    live = [shot.live for shot in storage.chain.snapshot().bands]
+    storage.ownership.free_pages(ids)
+    assert [shot.live for shot in storage.chain.snapshot().bands] == [live[0], live[1] - 2, live[2] - 2]
+    storage.verify()
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("kinds", [(SHORT, FULL), (SHORT, LONG), (SinksAndWindow(5, 4), FULL)], ids=str)
+def test_pages_that_retired_before_are_handed_over_without_them(kinds: tuple[object, ...]) -> None:
+    """Where a window let a page go, the new owner has it in the other sub-pools alone."""
+    storage = running(1, kinds=kinds)
+    for length in range(2, 31):
+        storage.step(rows_of(0), rows_of(length))
+    before = [shot.live for shot in storage.chain.snapshot().bands]
+    ids = storage.ownership.hand_over(0, 28)
+    storage.verify()
+    assert [shot.live for shot in storage.chain.snapshot().bands] == before
+    storage.close(0)
+    storage.verify()
+    for name in storage.plan.names:
+        band = storage.chain.bands[name]
+        assert band.live == len(band.ids.bound_among(ids))
+    storage.ownership.free_pages(ids)
+    storage.verify()
+    assert all(shot.live == 0 for shot in storage.chain.snapshot().bands)
+
+
+WRONG_HAND_OVERS: dict[str, Callable[[Storage], object]] = {
+    "storage.hand_over_of_free_row": lambda storage: storage.ownership.hand_over(2, 0),
+    "storage.hand_over_splits_a_page": lambda storage: storage.ownership.hand_over(0, 6),
+    "storage.hand_over_beyond_the_row": lambda storage: storage.ownership.hand_over(0, 16),
+    "storage.hand_over_beyond_the_row: tokens=-8": lambda storage: storage.ownership.hand_over(0, -8),
+    "storage.hand_over_beyond_the_row: tokens=10": lambda storage: storage.ownership.hand_over(0, 10**18 // 4 * 4),
+}
+WRONG_FREES_OF_PAGES: dict[str, list[int]] = {
+    "storage.free_of_unknown_page": [0, -1],
+    "storage.free_of_unknown_page:": [0, 10**9],
+    "storage.free_of_page_not_handed_over": [0, 2],
+    "storage.free_of_page_not_handed_over:": [9],
+    "storage.free_of_page_twice": [0, 1, 0],
+}
+WRONG_FREES_OF_ROWS: dict[str, tuple[int, list[range]]] = {
+    "storage.free_of_free_row": (3, [range(1)]),
+    "storage.free_leaves_rows_behind": (0, [range(9, 13)]),
+    "storage.free_leaves_rows_behind:": (0, [range(9, 10), range(11, 14)]),
+    "storage.free_leaves_rows_behind: row=0": (0, [range(9, 15)]),
+    "storage.free_leaves_rows_behind: row=1": (1, [range(3)]),
+    "storage.free_straddles_an_owner": (0, [range(7, 14)]),
+    "storage.free_straddles_an_owner:": (0, [range(14)]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_HAND_OVERS)
+def test_a_wrong_hand_over_changes_nothing(name: str) -> None:
+    """A row that nobody opened, half a page, a page that the row has not filled."""
+    storage = running(14, 5)
+    with nothing_changes(storage), pytest.raises(InvariantError, match=name.replace(".", r"\.")):
+        WRONG_HAND_OVERS[name](storage)
+
+
+@pytest.mark.req("IDS-4")
+@pytest.mark.parametrize("name", WRONG_FREES_OF_PAGES)
+def test_a_wrong_free_of_pages_changes_nothing(name: str) -> None:
+    """Unknown ids, ids of a row, ids that nobody has, one named twice: also beside good ones."""
+    storage = running(14, 5)
+    ids = storage.ownership.hand_over(0, 8)
+    assert sorted(ids.tolist()) == [0, 1]
+    with nothing_changes(storage), pytest.raises(InvariantError, match=name.split(":")[0].replace(".", r"\.")):
+        storage.ownership.free_pages(rows_of(*WRONG_FREES_OF_PAGES[name]))
+    storage.ownership.free_pages(ids[:1])
+    with nothing_changes(storage), pytest.raises(InvariantError, match=r"storage\.free_of_page_not_handed_over"):
+        storage.ownership.free_pages(ids)
+
+
+@pytest.mark.req("IDS-4")
+@pytest.mark.parametrize("name", WRONG_FREES_OF_ROWS)
+def test_a_wrong_free_of_rows_changes_nothing(name: str) -> None:
+    """Rows left behind, a gap, rows beyond the end, and pieces that reach into another owner's page."""
+    storage = running(14, 5)
+    storage.ownership.hand_over(0, 8)
+    row, pieces = WRONG_FREES_OF_ROWS[name]
+    with nothing_changes(storage), pytest.raises(InvariantError, match=name.replace(".", r"\.")):
+        storage.ownership.free_rows(row, pieces)
+
+
+def test_nothing_freed_is_nothing_changed() -> None:
+    """No pieces, empty pieces, no pages."""
+    storage = running(14)
+    with nothing_changes(storage):
+        storage.ownership.free_rows(0, [])
+        storage.ownership.free_rows(0, [range(14, 14), range(3, 3)])
+        storage.ownership.free_pages(rows_of())
+        assert storage.ownership.hand_over(0, 0).tolist() == []
+
+
+@pytest.mark.req("IDS-4")
+@given(st.integers(0, 40), st.integers(0, 40), st.randoms(use_true_random=False), st.sampled_from(sorted(CHAINS)))
+def test_rows_are_freed_in_any_pieces(length: int, start: int, rng: object, name: str) -> None:
+    """In any order and overlapping: a page comes back once, when none of its rows is left; the row grows again."""
+    storage = running(length, 3, kinds=CHAINS[name])
+    start = min(start, length)
+    before = held(storage, 0)
+    pieces = [range(at, at + 1) for at in range(start, length)] + [range((start + length) // 2, length)]
+    rng.shuffle(pieces)  # type: ignore[attr-defined]
+    storage.ownership.free_rows(0, pieces)
+    storage.verify()
+    gone = -(-length // 4) - -(-start // 4)
+    tokens = [0 if pool.is_slots else gone for pool in storage.plan.sub_pools]
+    assert held(storage, 0) == [count - freed for count, freed in zip(before, tokens, strict=True)]
+    assert storage.requests.lengths[0] == start
+    assert not isinstance(storage.step(rows_of(0), rows_of(length)), Refused)
+    storage.verify()
+    storage.close(rows_of(0, 1))
+    assert all(shot.live == 0 for shot in storage.chain.snapshot().bands)
+
+
+def test_a_row_that_lost_its_last_page_writes_into_the_page_before() -> None:
+    """The next step writes where the shortened row ends."""
+    storage = running(11, kinds=(SHORT, FULL))
+    storage.ownership.free_rows(0, [range(6, 11)])
+    table = storage.translate(rows_of(0)).tables["full"].copy()
+    ids = storage.step(rows_of(0), rows_of(7))
+    assert ids.write_ids("full").tolist() == [int(table[0, 1]) * 4 + 2]
+    assert np.array_equal(ids.tables["full"], table)
+
+
+def test_verify_finds_a_page_with_two_owners() -> None:
+    """And one that nobody owns."""
+    storage = running(14, kinds=(FULL,))
+    ids = storage.ownership.hand_over(0, 8)
+    storage.requests.lent[0] = 0
+    with pytest.raises(InvariantError, match=r"storage\.page_has_two_owners"):
+        storage.verify()
+    storage.requests.lent[0] = 2
+    storage.verify()
+    taken = storage.chain.take_new("full", 1)
+    assert taken
+    with pytest.raises(InvariantError, match=r"storage\.all_that_lives_is_owned"):
+        storage.verify()
+    storage.chain.free_all({"full": taken.ids})
+    storage.ownership.free_pages(ids)
+    storage.verify()
+
+
+def test_a_model_without_tokens_has_no_pages_to_hand_over() -> None:
+    """Its rows have lengths all the same."""
+    storage = running(14, kinds=(STATE,))
+    assert storage.ownership.hand_over(0, 8).tolist() == []
+    storage.verify()
+    storage.ownership.free_rows(0, [range(6, 14)])
+    assert storage.requests.lengths[0] == 6
+    storage.ownership.free_pages(rows_of())
+    with nothing_changes(storage), pytest.raises(InvariantError, match=r"storage\.free_of_unknown_page"):
+        storage.ownership.free_pages(rows_of(0))

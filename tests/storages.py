@@ -1,0 +1,190 @@
+"""Small storages that tests share."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import numpy as np
+from chains import bytes_left, everything
+from toys import Bytes, SinksAndWindow
+
+from kvarena.assembly.build import build_storage
+from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.storage.storage import Storage
+from kvarena.terms.answers import Refused
+from kvarena.terms.layers import Layer, Part
+from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
+from kvarena.terms.ports import IntArray
+
+CATALOG = Catalog.installed()
+STATE, FULL, SHORT, LONG = State(), Full(), Window(6), Window(17)
+SIZES = {STATE: 40, FULL: 6, SHORT: 10, LONG: 4}
+CHAINS: dict[str, tuple[Lifetime, ...]] = {
+    "state, window, full": (STATE, SHORT, FULL),
+    "full alone": (FULL,),
+    "state alone": (STATE,),
+    "window alone": (SHORT,),
+    "two windows": (SHORT, LONG),
+    "state, three floats, full": (STATE, SHORT, LONG, Chunk(10), FULL),
+    "window and chunk, byte-less owner": (Chunk(8), SHORT),
+    "sinks and a window, full": (SinksAndWindow(5, 4), FULL),
+    "sinks alone with a state": (STATE, SinksAndWindow(5, 4)),
+}
+
+
+def storage_of(
+    lifetimes: Sequence[Lifetime],
+    *,
+    memory: int = 4000,
+    page_tokens: int = 4,
+    running: int = 4,
+    context: int = 60,
+    backend: str = "host",
+    **arena: int,
+) -> Storage:
+    """A storage with one layer per lifetime."""
+    layers = [
+        Layer(index, (Part(Bytes(SIZES.get(lifetime, 5)), lifetime, lifetime.name),))
+        for index, lifetime in enumerate(lifetimes)
+    ]
+    config = StorageConfig(
+        arena=ArenaConfig(
+            memory=memory, page_tokens=page_tokens, context_tokens=context, max_running=running, mirrors=False, **arena
+        ),
+        backend=backend,
+    )
+    return build_storage(layers, config, CATALOG)
+
+
+def built(*parts: Part, backend: str = "cpu", **arena: int) -> Storage:
+    """A storage with one layer per part, on real bytes."""
+    layers = [Layer(index, (part,)) for index, part in enumerate(parts)]
+    config = {"memory": 4000, "page_tokens": 4, "context_tokens": 60, "mirrors": False, **arena}
+    return build_storage(layers, StorageConfig(arena=ArenaConfig(**config), backend=backend), CATALOG)
+
+
+def rows_of(*rows: int) -> IntArray:
+    """Rows, or anything else, as an array."""
+    return np.array(rows, dtype=np.int64)
+
+
+def state_of(storage: Storage) -> tuple[object, ...]:
+    """All that a call may change: the chain, the request rows and who owns what."""
+    table = storage.requests
+    rows = [
+        table.pages, table.slots, table.lengths, table.page_counts, table.lent, table.retired, table.open_rows(),
+        storage.ownership.held(), storage.ownership.handed_over(),
+    ]  # fmt: skip
+    return (everything(storage.chain), table.free_count, *(array.tobytes() for array in rows))
+
+
+@contextmanager
+def nothing_changes(storage: Storage) -> Iterator[None]:
+    """Whatever is done inside, a refusal or an error, leaves the storage as it was and every sum in order."""
+    before = state_of(storage)
+    yield
+    assert state_of(storage) == before
+    storage.verify()
+
+
+def assert_quiet(storage: Storage) -> None:
+    """Nothing is held any more: no page, no id, no row, and after one flush every byte is free."""
+    storage.flush()
+    storage.verify()
+    chain = storage.chain
+    assert [(shot.live, shot.holes, shot.pending, shot.fixed) for shot in chain.snapshot().bands] == [
+        (0, 0, 0, 0)
+    ] * len(chain.bands)
+    assert all(minter.pool.free == minter.pool.count for minter in chain.minters.values())
+    assert bytes_left(chain) == len(chain.usable)
+    assert storage.requests.free_count == len(storage.requests)
+    assert not len(storage.ownership.handed_over())
+
+
+@attrs.define
+class Entries:
+    """A cache: entries by name, each with the ids of its pages, oldest first."""
+
+    storage: Storage
+    pages: dict[str, np.ndarray] = attrs.Factory(dict)
+    locks: dict[str, int] = attrs.Factory(dict)
+    evicted: list[str] = attrs.Factory(list)
+
+    def keep(self, name: str, row: int, tokens: int) -> None:
+        """A finished request's first tokens become an entry."""
+        self.pages[name] = self.storage.ownership.hand_over(row, tokens)
+        self.storage.close(row)
+
+    def evictable(self) -> Sequence[int]:
+        ids = [pages for name, pages in self.pages.items() if not self.locks.get(name)]
+        bound = np.concatenate(ids) if ids else rows_of()
+        chain = self.storage.chain
+        return [
+            0 if pool.is_slots else len(chain.bands[pool.name].ids.bound_among(bound)) for pool in chain.plan.sub_pools
+        ]
+
+    def evict(self, enough: Callable[[], bool]) -> None:
+        for name in [name for name in self.pages if not self.locks.get(name)]:
+            self.storage.ownership.free_pages(self.pages.pop(name))
+            self.evicted.append(name)
+            if enough():
+                return
+
+    def lock(self, entry: str) -> None:
+        self.locks[entry] = self.locks.get(entry, 0) + 1
+
+    def unlock(self, entry: str) -> None:
+        self.locks[entry] -= 1
+
+
+class Tagged:
+    """A storage on real bytes in which every token is written with a tag of its own, and read back by its row."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.names = [pool.name for pool in storage.plan.token_pools if pool.unit_bytes]
+        self.views = {name: [view.numpy() for view in storage.views(name).values()] for name in self.names}
+        self.tags: dict[tuple[int, int], int] = {}
+        self.serial = 0
+
+    def step(self, *lengths: tuple[int, int]) -> bool:
+        """Advance rows, each to its length, and write what is new; False where it was refused."""
+        rows, stops = (rows_of(*numbers) for numbers in zip(*lengths, strict=True))
+        ids = self.storage.step(rows, stops)
+        if isinstance(ids, Refused):
+            return False
+        index, positions = ids.write_positions()
+        for at, (row, position) in enumerate(zip(rows[index].tolist(), positions.tolist(), strict=True)):
+            self.serial += 1
+            self.tags[row, position] = self.serial
+            for name in self.names:
+                page, place = int(ids.write_pages(name)[at]), int(ids.write_offsets()[at])
+                for layer, view in enumerate(self.views[name]):
+                    view[page, place] = self.pattern(layer, self.serial)
+        return True
+
+    def pattern(self, layer: int, tag: int) -> IntArray:
+        """What a layer of a token's page holds."""
+        return np.resize(np.array([tag % 251 + 1, tag // 251 % 251 + 1, layer]), self.views[self.names[0]][0].shape[-1])
+
+    def reads(self, name: str, row: int, positions: Iterable[int]) -> bool:
+        """Whether the row finds its own tags there, in every layer."""
+        size, ids = self.storage.plan.page_tokens, self.storage.translate(rows_of(row)).read_ids(name)[0]
+        return all(
+            np.array_equal(view[divmod(int(ids[at]), size)], self.pattern(layer, self.tags[row, at]))
+            for at in positions
+            for layer, view in enumerate(self.views[name])
+        )
+
+    def reads_the_sink(self, name: str, row: int, positions: Iterable[int]) -> bool:
+        """Whether nothing of these positions is bound, and what they read is zero."""
+        size, ids = self.storage.plan.page_tokens, self.storage.translate(rows_of(row)).read_ids(name)[0]
+        sink = self.storage.chain.bands[name].grid.sink_page
+        pages = {int(ids[at]) // size for at in positions}
+        return pages == {sink} and not any(view[sink].any() for view in self.views[name])
+
+    def release(self) -> None:
+        """Give the arena back."""
+        self.views = {}
+        self.storage.release()
