@@ -26,7 +26,7 @@ import numpy as np
 from rows import figure, show
 
 from kvarena.backends.cpu import CpuDevice
-from kvarena.chain.chain import Chain, Policies
+from kvarena.chain.chain import Chain
 from kvarena.layouts.mha import Mha
 from kvarena.planning.plan import plan_storage
 from kvarena.policies.compaction import Eager
@@ -35,7 +35,7 @@ from kvarena.policies.placement import Middle
 from kvarena.terms.answers import Refused
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full
-from kvarena.terms.ports import FieldView, IntArray
+from kvarena.terms.ports import FieldView, IntArray, Policies
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = tuple(KIB << power for power in (0, 1, 2, 3, 4, 6, 10))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, StorageConfig
 from kvarena.assembly.loader import call_hook, declared_layers, hook_manager, make, make_policies
-from kvarena.chain.chain import Chain, Policies
+from kvarena.chain.chain import Chain
 from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS, Limits
 from kvarena.planning.plan import Plan, plan_storage
 from kvarena.planning.sizing import Sizing, size_plan
@@ -15,7 +15,7 @@ from kvarena.storage.storage import Storage
 from kvarena.terms.errors import ConfigError, KvarenaError, PluginError
 from kvarena.terms.events import event_log
 from kvarena.terms.layers import Layer
-from kvarena.terms.ports import Device
+from kvarena.terms.ports import Device, Policies
 from kvarena.terms.units import ceil_div, format_bytes
 
 _log = event_log()

@@ -11,12 +11,12 @@ from kvarena.assembly import hookspecs
 from kvarena.assembly.catalog import KINDS, Catalog
 from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, StorageConfig
 from kvarena.assembly.structuring import SettingError, structure
-from kvarena.chain.chain import Policies
 from kvarena.terms.errors import ConfigError, KvarenaError, PluginError, nearest
 from kvarena.terms.fields import Layout
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Lifetime
 from kvarena.terms.marks import PROJECT
+from kvarena.terms.ports import Policies
 
 _ROLES: Mapping[str, tuple[str, str]] = {
     "holes": ("open", "hole order"),

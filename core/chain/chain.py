@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import attrs
 import numpy as np
 
 from kvarena.bands.band import Band
@@ -22,19 +21,10 @@ from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
 from kvarena.terms.invariants import OFF, STRICT, WARN, invariant
-from kvarena.terms.ports import LOW, Compaction, Device, HoleOrder, IntArray, Placement
+from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
 ANSWERS_MAX = 1024
 """So many answers are remembered until something changes."""
-
-
-@attrs.frozen
-class Policies:
-    """The choices a chain leaves to config: which hole first, how much to compact, where an empty float goes."""
-
-    hole_order: HoleOrder
-    compaction: Compaction
-    placement: Placement
 
 
 class Chain:

@@ -139,6 +139,15 @@ class Placement(Protocol):
         ...
 
 
+@attrs.frozen
+class Policies:
+    """The choices a chain leaves to config: which hole first, how much to compact, where an empty float goes."""
+
+    hole_order: HoleOrder
+    compaction: Compaction
+    placement: Placement
+
+
 class Cache(Protocol):
     """Pages that nobody runs on and that may be had again: a prefix cache, as admission sees it.
 

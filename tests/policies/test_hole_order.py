@@ -201,6 +201,21 @@ def test_holes_inside_a_range(order: HoleOrder, end: End) -> None:
     assert len(holes) == 6
 
 
+@pytest.mark.parametrize("end", [LOW, HIGH], ids=str)
+def test_recent_frees_and_the_map_never_tell_the_same_hole(end: End) -> None:
+    """A question that both must answer has each hole once."""
+
+    def at(*places: int) -> np.ndarray:
+        return pages(*(199 - place if end is HIGH else place for place in places))
+
+    holes = Nearest(recent_max=2).open(200, end)
+    holes.add(at(60, 70, 80, 90))
+    holes.add(at(10))
+    assert set(holes.inside(2, 0, 200).tolist()) == set(at(10, 60).tolist())
+    assert set(holes.inside(4, 0, 200).tolist()) == set(at(10, 60, 70, 80).tolist())
+    assert holes.take(2).tolist() == at(10, 60).tolist()
+
+
 @pytest.mark.parametrize("recent_max", [1, 2, 5, 6])
 def test_recent_frees_that_were_absorbed_are_never_handed_out(recent_max: int) -> None:
     """Dropped at a frontier while they stand among the recent ones: neither taken, nor found, nor counted."""

@@ -8,7 +8,7 @@ from chains import Raw, arena, bytes_left, chain_of, nothing_changes, planned, t
 
 import kvarena.chain.chain as chain_module
 from kvarena.backends.host import HostDevice
-from kvarena.chain.chain import Chain, Policies
+from kvarena.chain.chain import Chain
 from kvarena.chain.describe import stats
 from kvarena.planning.plan import plan_storage
 from kvarena.policies.compaction import Lazy
@@ -18,7 +18,7 @@ from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError, PlanError
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, State, Window
-from kvarena.terms.ports import HoleOrder
+from kvarena.terms.ports import HoleOrder, Policies
 
 GIB = 1 << 30
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvarena.backends.cpu import CpuDevice
-from kvarena.chain.chain import Chain, Policies
+from kvarena.chain.chain import Chain
 from kvarena.planning.plan import plan_storage
 from kvarena.planning.pricing import feasible
 from kvarena.planning.snapshot import BandShot
@@ -26,6 +26,7 @@ from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, State, Window
+from kvarena.terms.ports import Policies
 
 LIFETIMES = (State(), Window(64), Window(32), Chunk(48), Window(8), Window(4), Full())
 HOLE_ORDERS = (Nearest(), Nearest(recent_max=0), Nearest(recent_max=2), Recent(), Farthest())
@@ -315,8 +316,7 @@ class ChainMachine(RuleBasedStateMachine):
                     owned.append((page * size, (page + 1) * size))
         owned.sort()
         assert all(low[1] <= high[0] for low, high in pairwise(owned)), "two pages on the same bytes"
-        usable = self.chain.usable
-        assert all(usable.start <= low and high <= usable.stop for low, high in owned)
+        assert all(self.chain.usable.start <= low < high <= self.chain.usable.stop for low, high in owned)
         assert not any(unit(self.chain, name, -1).any() for name in self.backed), "a sink was written"
 
     @precondition(lambda self: hasattr(self, "chain"))

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from chains import arena, chain_of, planned, take_new, take_tokens, three_kinds, unit
 
-from kvarena.chain.chain import Policies
 from kvarena.policies.compaction import Eager, Lazy, Never
 from kvarena.policies.hole_order import Nearest
 from kvarena.policies.placement import Middle
 from kvarena.terms.answers import Refused
 from kvarena.terms.lifetimes import Full, State, Window
-from kvarena.terms.ports import Compaction, IntArray
+from kvarena.terms.ports import Compaction, IntArray, Policies
 
 
 @pytest.mark.req("ALC-3")

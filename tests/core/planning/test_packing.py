@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvarena.backends.host import HostDevice
-from kvarena.chain.chain import Chain, Policies
+from kvarena.chain.chain import Chain
 from kvarena.planning.charges import most
 from kvarena.planning.packing import packs
 from kvarena.planning.plan import Plan, plan_storage
@@ -18,6 +18,7 @@ from kvarena.terms.errors import PlanError
 from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
+from kvarena.terms.ports import Policies
 
 TOKEN_LIFETIMES: tuple[Lifetime, ...] = (Full(), Window(8), Window(64), Chunk(10), Chunk(50))
 SLOTS = 1000
