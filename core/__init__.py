@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from kvarena.admission.admission import Admission
     from kvarena.assembly.build import build_storage
     from kvarena.assembly.catalog import Catalog
-    from kvarena.assembly.config import ArenaConfig, PluginsConfig, PoliciesConfig, StorageConfig
+    from kvarena.assembly.config import ArenaConfig, ChecksConfig, PluginsConfig, PoliciesConfig, StorageConfig
     from kvarena.chain.describe import describe, stats
     from kvarena.chain.explain import explain
     from kvarena.planning.charges import Limits
     from kvarena.planning.demand import RequestShape, request_demand
     from kvarena.planning.plan import Plan, SubPool, plan_storage
     from kvarena.planning.sizing import Sizing, size_plan
+    from kvarena.storage.checks import check_idle
     from kvarena.storage.iteration_ids import IterationIds
     from kvarena.storage.storage import Storage
     from kvarena.terms.answers import Admit, Never, Refused, Wait
@@ -31,13 +32,14 @@ _HOMES = {
     "admission.admission": ("Admission",),
     "assembly.build": ("build_storage",),
     "assembly.catalog": ("Catalog",),
-    "assembly.config": ("ArenaConfig", "PluginsConfig", "PoliciesConfig", "StorageConfig"),
+    "assembly.config": ("ArenaConfig", "ChecksConfig", "PluginsConfig", "PoliciesConfig", "StorageConfig"),
     "chain.describe": ("describe", "stats"),
     "chain.explain": ("explain",),
     "planning.charges": ("Limits",),
     "planning.demand": ("RequestShape", "request_demand"),
     "planning.plan": ("Plan", "SubPool", "plan_storage"),
     "planning.sizing": ("Sizing", "size_plan"),
+    "storage.checks": ("check_idle",),
     "storage.iteration_ids": ("IterationIds",),
     "storage.storage": ("Storage",),
     "terms.answers": ("Admit", "Never", "Refused", "Wait"),
@@ -55,6 +57,7 @@ __all__ = [
     "Admit",
     "ArenaConfig",
     "Catalog",
+    "ChecksConfig",
     "Chunk",
     "ConfigError",
     "Field",
@@ -83,6 +86,7 @@ __all__ = [
     "Wait",
     "Window",
     "build_storage",
+    "check_idle",
     "describe",
     "explain",
     "format_bytes",

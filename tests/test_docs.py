@@ -101,7 +101,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "section", [config.StorageConfig, config.ArenaConfig, config.PoliciesConfig, config.PluginsConfig]
+    "section",
+    [config.StorageConfig, config.ArenaConfig, config.PoliciesConfig, config.ChecksConfig, config.PluginsConfig],
 )
 def test_every_setting_is_documented(section: type) -> None:
     """Each field of a config class is a row of a table in docs/config.md."""

@@ -31,7 +31,7 @@ class MissingExtraError(KvarenaError):
 
 
 class InvariantError(Exception):
-    """kvarena itself is wrong: a named promise is broken. Never caught, never a value."""
+    """A named promise is broken, by kvarena or by who calls it. Never a value; the idle checks alone catch it."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
