@@ -1,5 +1,8 @@
 """Which pages of a batch retire as its requests advance, and when each row must be looked at again."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from kvarena.planning.demand import whole_pages
@@ -9,6 +12,8 @@ from kvarena.terms.invariants import invariant
 from kvarena.terms.lifetimes import Full, floor_reaches, prefix_floor
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
+
+ByLength = Callable[[IntArray], IntArray]
 
 NOTHING = np.empty(0, dtype=np.int64)
 
@@ -27,6 +32,9 @@ class Retirement:
         zero = np.zeros(1, dtype=np.int64)
         self.in_order = prefix_floor(pool.lifetime, zero) is not None
         self._has_closed_form = floor_reaches(pool.lifetime, zero + 1) is not None
+        # asked on every step: a lifetime's own answer is bound once, a union of several is asked through the function
+        self._floor: ByLength = getattr(pool.lifetime, "floor", partial(prefix_floor, pool.lifetime))
+        self._reaches: ByLength = getattr(pool.lifetime, "reaches", partial(floor_reaches, pool.lifetime))
 
     def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
         """The pages that no query at the rows' present lengths or later needs, and that were needed before.
@@ -43,17 +51,18 @@ class Retirement:
             return NOTHING
         if len(due) < len(rows):
             rows, first, gone = rows[due], first[due], gone[due]
-        retired[rows] = first
+        floor = first
         if table.any_lent:
             lent = table.lent[rows]
             gone, first = np.maximum(gone, lent), np.maximum(first, lent)
         counts = first - gone
+        one_each = counts.tobytes() == table.ones[: len(counts)].tobytes()
+        if not one_each:
+            invariant("storage.step_needs_retired_rows", counts.min() >= 0, sub_pool=self.name, rows=rows)
+        retired[rows] = floor
         places = rows * table.pages_per_row
         places += gone
-        if counts.tobytes() == table.ones[: len(counts)].tobytes():
-            return places
-        invariant("storage.step_needs_retired_rows", counts.min() >= 0, sub_pool=self.name, rows=rows)
-        return spread(places, counts, counts.cumsum())
+        return places if one_each else spread(places, counts, counts.cumsum())
 
     def due(self, table: RequestTable, rows: IntArray) -> IntArray | int:
         """The least present length at which another page of each row retires; 0 where it is not known."""
@@ -61,15 +70,8 @@ class Retirement:
             return 0
         rows_gone = self.paging.starts(table.retired[self.column][rows] + 1)
         if self._has_closed_form:
-            reached = floor_reaches(self.lifetime, rows_gone)
-            assert reached is not None
-            return reached
+            return self._reaches(rows_gone)
         return self._search(rows_gone, table.lengths[rows])
-
-    def _floor(self, lengths: IntArray) -> IntArray:
-        floor = prefix_floor(self.lifetime, lengths)
-        assert floor is not None
-        return floor
 
     def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
         """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
