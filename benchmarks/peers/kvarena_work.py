@@ -32,7 +32,7 @@ def started(storage: Storage, lengths: IntArray) -> IntArray:
 
 def admission_of(storage: Storage) -> Admission:
     """Admission over a storage, without a cache."""
-    return Admission(storage.chain, storage.sizing, storage.ownership.held, chunk_tokens=CHUNK)
+    return Admission(storage.chain, storage.sizing, storage.ownership, chunk_tokens=CHUNK)
 
 
 def asked_in_turn(admission: Admission, waiting: Sequence[tuple[int, int]]) -> list[Demand]:

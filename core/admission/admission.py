@@ -8,10 +8,10 @@
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import add, sub
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,14 +28,24 @@ from kvarena.terms.ports import Cache, IntArray
 TOGETHER = 8
 """So many requests are asked about at once; if they do not fit together, one by one."""
 
-Holdings = Callable[[], IntArray]
-"""The units that each row owns now, int64 (sub-pools in chain order, rows)."""
+
+class Holdings(Protocol):
+    """What running requests have taken of their charges: ``storage.ownership``.
+
+    ``version`` changes with what rows own, where the chain does not: when pages are handed over.
+    """
+
+    version: int
+
+    def held(self) -> IntArray:
+        """The units that each row owns now, int64 (sub-pools in chain order, rows)."""
+        ...
 
 
 class Admission:
     """Answers for one chain, from concrete demands alone.
 
-    ``holdings`` tells what running requests have taken of their charges (``storage.ownership.held``). ``cache``
+    ``holdings`` tells what running requests have taken of their charges (``storage.ownership``). ``cache``
     may give pages back; without one, nothing is evicted. ``output_fraction`` is the share of its maximal output
     that a request is charged on arrival. At 1.0 an admitted request never runs dry; below it, running requests
     may have to be retracted. It answers for the arena that it was made for: after ``Storage.resize`` it is made
@@ -68,7 +78,7 @@ class Admission:
         self._charges = np.zeros((sizing.running, len(self.plan.sub_pools)), dtype=np.int64)
         self._starting: Demand = (0,) * len(self.plan.sub_pools)
         self._promised: Demand | None = None
-        self._promised_at = -1
+        self._promised_at = (-1, -1)
 
     def _price(self, prompt_tokens: int, output_tokens: int) -> Demand:
         """The most units that a request of these lengths holds at once."""
@@ -195,12 +205,12 @@ class Admission:
 
     def promised(self) -> Demand:
         """What requests were charged and have not taken yet."""
-        epoch = self.chain.epoch
-        if self._promised is None or self._promised_at != epoch:
-            owed = self._charges.T - self._holdings()
+        now = (self.chain.epoch, self._holdings.version)
+        if self._promised is None or self._promised_at != now:
+            owed = self._charges.T - self._holdings.held()
             np.maximum(owed, 0, out=owed)
             self._promised = tuple(map(add, np.add.reduce(owed, axis=1).tolist(), self._starting))
-            self._promised_at = epoch
+            self._promised_at = now
         return self._promised
 
     def _fits_beside(self, charge: Demand) -> bool:

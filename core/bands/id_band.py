@@ -53,6 +53,14 @@ class IdBand:
         """These ids can be freed: each is taken and named once. Nothing changes."""
         self.ids.check_bound(ids)
 
+    def fix(self, ids: IntArray) -> None:
+        """Refused: what has no page cannot move."""
+        invariant("id_band.fix_of_id_without_page", False, sub_pool=self.grid.name, ids=ids)
+
+    def unfix(self, ids: IntArray) -> None:
+        """Refused, as ``fix`` is."""
+        self.fix(ids)
+
     def verify(self) -> None:
         """The maps agree."""
         self.ids.verify()

@@ -80,6 +80,8 @@ class Span(ABC):
         """Bind ids that are nobody's to holes; there are as many."""
         self._shot = None
         pages = self.holes.take(len(ids))
+        if len(pages) != len(ids):
+            invariant("band.hole_order_gave_too_few", False, sub_pool=self.grid.name, asked=len(ids), pages=pages)
         self.ids.bind(ids, pages)
         return pages
 

@@ -9,14 +9,14 @@ import numpy.typing as npt
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 
-UNOWNED = -1
+UNOWNED, SINK = -1, -2
 
 
 class IdPool:
     """The ids ``0 .. count - 1``, each with one holder at a time.
 
     An id's life:  1. mint       a returned id, or the lowest that was never out, is out.
-                   2. give_back  it is returned.
+                   2. accept     it is returned.
     Always:  out + returned + fresh == count, and no id is returned twice     (checked by ``verify``)
 
     Ids that came back last go out first; then ids that were never out, from the lowest. Bookkeeping: 8 bytes an id.
@@ -50,14 +50,6 @@ class IdPool:
         self.free -= count
         return ids
 
-    def give_back(self, ids: IntArray) -> None:
-        """Ids come back. Checked before anything changes: each is out, and none is named twice."""
-        invariant("id_pool.give_back_of_unknown_id", within(ids, self.count), ids=ids)
-        out = (ids < self._fresh) & ~np.isin(ids, self._returned[: self._top])
-        invariant("id_pool.give_back_of_free_id", out.all(), ids=ids)
-        invariant("id_pool.give_back_twice", len(np.unique(ids)) == len(ids), ids=ids)
-        self.accept(ids)
-
     def accept(self, ids: IntArray) -> None:
         """Take back ids that the caller knows to be out, each named once."""
         top = self._top
@@ -87,6 +79,7 @@ class UnitIds:
         self.bound = 0
         self._pages = np.full(id_count + 1, sink_page, dtype=np.int64)  # the last entry is what -1 reads
         self._owners = np.full(page_count, UNOWNED, dtype=np.int64)
+        self._owners[sink_page] = SINK
 
     def pages_of(self, ids: IntArray) -> IntArray:
         """The page of each id, any shape; the sink page where unbound."""
@@ -173,11 +166,12 @@ class UnitIds:
 
     def verify(self) -> None:
         """The two maps are inverse to each other and agree with the count."""
-        owned = (self._owners != UNOWNED).nonzero()[0]
+        owned = (self._owners >= 0).nonzero()[0]
         bound = (self._pages[:-1] != self.sink_page).nonzero()[0]
         invariant("unit_ids.count", len(owned) == len(bound) == self.bound, owned=len(owned), bound=self.bound)
         invariant("unit_ids.inverse", (self._owners[self._pages[bound]] == bound).all())
-        invariant("unit_ids.sink_is_bound", self._pages[-1] == self.sink_page, sink=self.sink_page)
+        sink = self._owners[self.sink_page] == SINK and self._pages[-1] == self.sink_page
+        invariant("unit_ids.sink_is_bound", sink, sink=self.sink_page)
 
     def _let_go(self, ids: IntArray, pages: IntArray) -> None:
         self._owners[pages] = UNOWNED

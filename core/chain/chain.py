@@ -63,6 +63,7 @@ class Chain:
         grids = chain_grids(plan, arena_bytes, slot_count)
         self.bands = Named({grid.name: _open_band(grid, policies) for grid in grids})
         self.minters = open_minters(plan, self.bands)
+        self._minter_of = {name: minter for minter in self.minters.values() for name in minter.names}
         self.estimates = Estimates(self.snapshot, self.bands, checks)
         self.counters = Counters()
         self.epoch = 0
@@ -131,11 +132,14 @@ class Chain:
             band = self.bands[name]
             if self.checks:
                 band.ids.check_unbound(ids)
+                self._minter_of[name].check_take(name, ids)
         wanted = {name: ids for name, ids in demand.items() if len(ids)}
         planned = self._arrange(self._counts({name: len(ids) for name, ids in wanted.items()}))
         if isinstance(planned, Refused):
             return planned
         taken = hand_out(self.bands, planned, wanted, self.device)
+        for name in wanted.keys() & self.minters.keys():
+            self.minters[name].bound(wanted[name])
         self._changed()
         self.counters.takes += 1
         return {name: np.empty(0, dtype=np.int64) for name in demand} | taken
@@ -143,12 +147,17 @@ class Chain:
     def free(self, name: str, ids: IntArray) -> None:
         """Unbind ids; their pages are holes at once.
 
-        Checked before anything changes: each is bound and, at check level 1 and above, named once and not fixed.
+        Checked before anything changes: each is bound and, at check level 1 and above, named once and not fixed; and
+        whoever mints ids lets go of them last. The ids stay out, until ``give_back``.
         """
-        band = self.bands[name]
+        band, minter = self.bands[name], self.minters.get(name)
         if self.checks or self._any_fixed:
             band.check_free(ids)
+            if minter is not None:
+                minter.check_released(ids)
         band.free(ids)
+        if minter is not None:
+            minter.unbound(ids)
         self._changed()
 
     def free_all(self, frees: Mapping[str, IntArray]) -> None:
@@ -167,19 +176,15 @@ class Chain:
 
     def fix(self, name: str, ids: IntArray) -> None:
         """Keep these ids' pages where they are, whoever is short: until ``unfix`` they neither move nor are freed."""
-        band = self.bands[name]
-        if not isinstance(band, IdBand):
-            band.fix(ids)
-            self._any_fixed = True
-            self._changed()
+        self.bands[name].fix(ids)
+        self._any_fixed = True
+        self._changed()
 
     def unfix(self, name: str, ids: IntArray) -> None:
         """These ids' pages may move and be freed again."""
-        band = self.bands[name]
-        if not isinstance(band, IdBand):
-            band.unfix(ids)
-            self._any_fixed = any(len(other.fixed) for other in self.bands.values() if not isinstance(other, IdBand))
-            self._changed()
+        self.bands[name].unfix(ids)
+        self._any_fixed = any(len(band.fixed) for band in self.bands.values() if not isinstance(band, IdBand))
+        self._changed()
 
     @capacity_decision
     def flush(self) -> int:

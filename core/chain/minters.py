@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvarena.bands.id_band import IdBand
-from kvarena.bands.unit_ids import IdPool
+from kvarena.bands.unit_ids import IdPool, within
 from kvarena.chain.relief import AnyBand
 from kvarena.planning.plan import Plan
 from kvarena.terms.errors import KvarenaError, nearest
@@ -36,18 +36,45 @@ class Minter:
         self.bands = bands
         self.names = [band.grid.name for band in bands]
         self.owner, self.others = bands[-1], bands[:-1]
+        self._loose = np.zeros(pool.count, dtype=np.bool_)  # out, and not bound by the owner
         self._holes = [band.holes for band in bands if not isinstance(band, IdBand)]
         self._parts = [(band.grid.name, band, band.grid.unit_bytes * band.grid.zero_on_take) for band in bands]
 
     def mint(self, count: int) -> IntArray | None:
         """Ids that nobody holds; None if fewer are free."""
-        return self.pool.mint(count) if count <= self.pool.free else None
+        if count > self.pool.free:
+            return None
+        ids = self.pool.mint(count)
+        self._loose[ids] = True
+        return ids
 
     def give_back(self, ids: IntArray) -> None:
-        """Minted ids come back."""
+        """Minted ids come back. Checked before anything changes: each is out, named once, and bound nowhere."""
+        invariant("id_pool.give_back_of_unknown_id", within(ids, self.pool.count), ids=ids, minted_by=self.name)
         bound = [band.grid.name for band in self.bands if np.count_nonzero(band.ids.is_bound(ids))]
         invariant("chain.give_back_of_bound_id", not bound, minted_by=self.name, bound_in=bound)
-        self.pool.give_back(ids)
+        invariant("id_pool.give_back_of_free_id", self._loose[ids].all(), ids=ids, minted_by=self.name)
+        invariant("id_pool.give_back_twice", len(np.unique(ids)) == len(ids), ids=ids, minted_by=self.name)
+        self._loose[ids] = False
+        self.pool.accept(ids)
+
+    def check_take(self, name: str, ids: IntArray) -> None:
+        """Every id that a take names for one of the bands was minted and is out."""
+        out = self._loose[ids] | self.owner.ids.is_bound(ids)
+        invariant("chain.take_of_id_not_minted", out.all(), sub_pool=name, minted_by=self.name, ids=ids[~out])
+
+    def bound(self, ids: IntArray) -> None:
+        """The owner bound ids that were minted by ``mint``."""
+        self._loose[ids] = False
+
+    def unbound(self, ids: IntArray) -> None:
+        """The owner let go of ids that are still out."""
+        self._loose[ids] = True
+
+    def check_released(self, ids: IntArray) -> None:
+        """No other band has a page for ids that the owner is about to let go."""
+        held = [band.grid.name for band in self.others if np.count_nonzero(band.ids.is_bound(ids))]
+        invariant("chain.window_segment_released", not held, minted_by=self.name, still_bound_in=held)
 
     def check_free(self, ids: IntArray) -> None:
         """Each of these ids is bound by the band that mints them, named once, and fixed in none. Nothing changes."""

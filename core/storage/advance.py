@@ -73,6 +73,19 @@ class Retirement:
             return self._reaches(rows_gone)
         return self._search(rows_gone, table.lengths[rows])
 
+    def retired_too_much(self, table: RequestTable, row: int, length: int) -> bool:
+        """Whether a query at this length, below the row's present one, would need pages that are gone."""
+        if self.in_order:
+            first = self.paging.pages(self._floor(np.array([length])))[0]
+            return bool(first < table.retired[self.column, row])
+        gone = self._whole(int(table.looked_at[row])) - self._whole(length)
+        return any(page * self.paging.tokens < length for page in gone)
+
+    def _whole(self, length: int) -> set[int]:
+        """The pages wholly retired at a length."""
+        blocks = whole_pages(self.lifetime.retired(0, length), self.paging.tokens)
+        return {page for pages in blocks for page in pages}
+
     def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
         """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
         found = [
@@ -90,7 +103,7 @@ class Retirement:
 
     def _newly_whole(self, start: int, stop: int) -> tuple[range, ...]:
         """Pages wholly retired at ``stop`` and not at ``start``."""
-        before = {page for pages in whole_pages(self.lifetime.retired(0, start), self.paging.tokens) for page in pages}
+        before = self._whole(start)
         fresh = self.lifetime.retired(start, stop)
         whole = whole_pages(self.lifetime.retired(0, stop), self.paging.tokens)
         near = tuple(

@@ -115,8 +115,7 @@ class IterationIds:
 
     def write_ids(self, name: str) -> IntArray:
         """The physical token of each new token in this sub-pool, row-major."""
-        pages = self.write_pages(name)
-        return pages if self.page_tokens == 1 else self._maps.paging.physical(pages.copy(), self.write_offsets())
+        return self._maps.paging.physical(self.write_pages(name), self.write_offsets())
 
     def read_ids(self, name: str) -> IntArray:
         """The physical token at each position, shape (rows, tokens of the longest row), whole pages of it.

@@ -25,6 +25,7 @@ class Ownership:
         self._retirements = retirements
         owner = maps.chain.plan.owner
         self._owner = owner
+        self.version = 0
         self._counted = tuple(pool for pool in retirements if not pool.in_order)
         self._slots_column = maps.chain.plan.names.index(maps.slots_name) if maps.slots_name is not None else -1
         self._is_handed = np.zeros(maps.chain.bands[owner].grid.id_count if owner is not None else 0, dtype=np.bool_)
@@ -63,6 +64,7 @@ class Ownership:
             table.retired[pool.column, row] -= gone
         table.lent[row] = max(lent, stop)
         table.any_lent = True
+        self.version += 1
         ids: IntArray = whole[whole != UNBOUND]
         self._is_handed[ids] = True
         return ids
@@ -89,8 +91,8 @@ class Ownership:
         A page comes back, once, when none of its rows is left; the request's length is then where they began.
 
         Raises:
-            InvariantError: the pieces leave rows behind them, or reach into pages that were handed over; nothing
-                has changed.
+            InvariantError: the pieces leave rows behind them, reach into pages that were handed over, or end so low
+                that the next query would need rows that retired; nothing has changed.
         """
         table, size = self._maps.table, self._maps.paging.tokens
         whole = merge(pieces)
@@ -105,6 +107,8 @@ class Ownership:
         invariant("storage.free_straddles_an_owner", own, row=row, pieces=whole, handed_over_tokens=lent * size)
         count = int(table.page_counts[row])
         stop = min(-(-start // size), count)
+        lost = [pool.name for pool in self._retirements if stop > lent and pool.retired_too_much(table, row, start)]
+        invariant("storage.free_below_what_retired", not lost, row=row, length=start, sub_pools=lost)
         ids = table.pages[row, stop:count]
         gone = self._gone(ids)
         if self._owner is not None:

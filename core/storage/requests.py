@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvarena.bands.unit_ids import within
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 
@@ -54,7 +55,7 @@ class RequestTable:
 
     def is_open(self, rows: IntArray) -> bool:
         """Whether every one of these rows is in use."""
-        return bool(np.count_nonzero(self._open[rows]) == len(rows))
+        return within(rows, len(self._open)) and bool(np.count_nonzero(self._open[rows]) == len(rows))
 
     def are_distinct(self, rows: IntArray) -> bool:
         """Whether no row stands twice in a batch: the last mark on a row that does is another's."""

@@ -1,7 +1,5 @@
 """Token positions and the pages they lie in, for whole arrays. Powers of two are shifted: divisions are slow."""
 
-import numpy as np
-
 from kvarena.terms.ports import IntArray
 
 
@@ -33,9 +31,9 @@ class Paging:
         return pages if self._shift == 0 else pages * self.tokens
 
     def physical(self, pages: IntArray, offsets: IntArray) -> IntArray:
-        """Physical tokens, page * tokens + offset; ``pages`` may be overwritten."""
+        """Physical tokens, page * tokens + offset; not a copy where a page is one token."""
         if self._shift == 0:
             return pages
-        np.multiply(pages, self.tokens, out=pages)
-        np.add(pages, offsets, out=pages)
-        return pages
+        physical: IntArray = pages * self.tokens
+        physical += offsets
+        return physical

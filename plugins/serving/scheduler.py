@@ -87,7 +87,7 @@ class Scheduler:
         self.admission = Admission(
             storage.chain,
             storage.sizing,
-            storage.ownership.held,
+            storage.ownership,
             chunk_tokens=config.chunk_tokens,
             output_fraction=config.output_fraction,
         )

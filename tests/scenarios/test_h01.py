@@ -26,7 +26,7 @@ def test_the_pair_is_asked_for_and_evicted_for_as_a_pair() -> None:
         memory=24 * UNIT + PAIR, page_tokens=1, context_tokens=4, max_running=2,
     )  # fmt: skip
     chain, tagged, cache = storage.chain, Tagged(storage), Entries(storage)
-    admission = Admission(chain, storage.sizing, storage.ownership.held, chunk_tokens=8, cache=cache)
+    admission = Admission(chain, storage.sizing, storage.ownership, chunk_tokens=8, cache=cache)
     assert (storage.plan.names, len(chain.usable)) == (("window-64", "full"), 24 * UNIT)
 
     x = storage.open()

@@ -37,7 +37,7 @@ def storage_of(
 
 def admission_of(storage: Storage, *, chunk: int = 8, fraction: float = 1.0, cache: Entries | None = None) -> Admission:
     return Admission(
-        storage.chain, storage.sizing, storage.ownership.held, chunk_tokens=chunk, output_fraction=fraction, cache=cache
+        storage.chain, storage.sizing, storage.ownership, chunk_tokens=chunk, output_fraction=fraction, cache=cache
     )
 
 

@@ -61,10 +61,9 @@ class ChainMachine(RuleBasedStateMachine):
         self.out: dict[str, set[int]] = {name: set() for name in chain.minters}
         self.names = {name: list(minter.names) for name, minter in chain.minters.items()}
         self.backed = [name for name, band in chain.bands.items() if band.grid.unit_bytes]
-        self.serial = self.takes = 0
+        self.serial = self.takes = self.refusals = 0
         self.moved = dict.fromkeys(chain.bands, 0)
         self.refused: dict[str, int] = {}
-        self.refusals = 0
 
     # -- takes
 

@@ -1,0 +1,124 @@
+"""Which pages retire as a row advances: at the step in which nobody needs them any more, not before and not later."""
+
+import pytest
+from storages import FULL, LONG, SHORT, Storage, rows_of, storage_of
+from toys import SinksAndWindow
+
+from kvarena.planning.demand import whole_pages
+from kvarena.storage.advance import never_retires, retirements
+from kvarena.terms.answers import Refused
+from kvarena.terms.lifetimes import Chunk, Lifetime
+
+PAGE = 4
+SINKS = SinksAndWindow(5, 4)
+KINDS = (SHORT, LONG, Chunk(10), SINKS)
+
+
+class Row:
+    """A row beside what it should hold: the places of its pages in a window, from the lifetime alone."""
+
+    def __init__(self, lifetime: Lifetime, *, owner: bool = False) -> None:
+        kinds = (lifetime,) if owner else (lifetime, FULL)
+        self.storage: Storage = storage_of(kinds, context=60)
+        self.lifetime = lifetime
+        self.row = self.storage.open()
+        self.length = self.lent = 0
+        self.gone: set[int] = set()
+
+    def step(self, length: int) -> None:
+        """Advance: what the present length needs no more retires, then pages for the new one are taken."""
+        assert not isinstance(self.storage.step(rows_of(self.row), rows_of(length)), Refused)
+        retired = self.lifetime.retired(0, self.length)
+        self.gone |= {page for pages in whole_pages(retired, PAGE) for page in pages if page >= self.lent}
+        self.length = length
+        self.check()
+
+    def hand_over(self, pages: int) -> None:
+        """The first pages are another's."""
+        self.storage.ownership.hand_over(self.row, pages * PAGE)
+        self.lent = pages
+        self.check()
+
+    def shorten(self, length: int) -> None:
+        """The last tokens are given back."""
+        self.storage.ownership.free_rows(self.row, [range(length, self.length)])
+        self.gone &= set(range(-(-length // PAGE)))
+        self.length = length
+        self.check()
+
+    def check(self) -> None:
+        """Every page that it should hold is bound, and no other."""
+        ids = self.storage.requests.pages[self.row]
+        bound = self.storage.chain.bands[self.lifetime.name].ids.is_bound(ids).nonzero()[0].tolist()
+        assert bound == sorted(set(range(-(-self.length // PAGE))) - self.gone)
+        self.storage.verify()
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("owner", [False, True], ids=["full owns", "alone"])
+@pytest.mark.parametrize("stride", [1, 3, 7])
+@pytest.mark.parametrize("lifetime", KINDS, ids=str)
+def test_a_page_retires_in_the_step_that_needs_it_no_more(lifetime: Lifetime, stride: int, owner: bool) -> None:
+    """Token by token or in chunks; the row's ids come back with it where nobody outlives it."""
+    row = Row(lifetime, owner=owner)
+    for length in range(stride, 60, stride):
+        row.step(length)
+    assert row.gone
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("pages", [1, 2, 3])
+@pytest.mark.parametrize("lifetime", KINDS, ids=str)
+def test_pages_behind_those_handed_over_retire_as_ever(lifetime: Lifetime, pages: int) -> None:
+    """The last one handed over stays, the next one goes."""
+    row = Row(lifetime)
+    for length in range(1, 4 * pages + 1):
+        row.step(length)
+    row.hand_over(pages)
+    for length in range(4 * pages + 1, 50):
+        row.step(length)
+    assert pages in row.gone or lifetime is SINKS
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("owner", [False, True], ids=["full owns", "alone"])
+@pytest.mark.parametrize("shorter", [22, 23, 24, 25, 28])
+@pytest.mark.parametrize("lifetime", KINDS, ids=str)
+def test_a_shortened_row_goes_on_from_where_it_ends(lifetime: Lifetime, shorter: int, owner: bool) -> None:
+    """It is looked at in its next step: pages are taken for its new tokens, and retire when they would have."""
+    row = Row(lifetime, owner=owner)
+    for length in range(1, 23):
+        row.step(length)
+    row.step(35)
+    row.shorten(shorter)
+    for length in range(shorter + 1, 50):
+        row.step(length)
+
+
+def test_a_shortened_row_asks_its_lifetime_of_what_lies_ahead_alone() -> None:
+    """Never of a span that ends before it starts, though the row was looked at farther on."""
+
+    class Forward(SinksAndWindow):
+        """Tells who asks backwards."""
+
+        def retired(self, start: int, stop: int) -> tuple[range, ...]:
+            """As ever."""
+            assert start <= stop
+            return super().retired(start, stop)
+
+    row = Row(Forward(5, 4))
+    for length in (*range(1, 23), 31):
+        row.step(length)
+    row.shorten(21)
+    for length in range(22, 40):
+        row.step(length)
+
+
+def test_the_owner_retires_last() -> None:
+    """Its page ids come back when nobody else is bound to them; what lives to the end is not looked at."""
+    for kinds in ((SHORT, FULL), (SHORT, LONG), (Chunk(10), SHORT), (FULL,)):
+        plan = storage_of(kinds).plan
+        found = retirements(plan)
+        assert found[-1].name == plan.owner
+        assert [plan.names[pool.column] for pool in found] == [pool.name for pool in found]
+        assert [never_retires(pool) for pool in found] == [pool.name == "full" for pool in found]
