@@ -1,4 +1,4 @@
-"""A device in the machine's own memory: a numpy arena, read and written through torch views of it."""
+"""A device in the machine's own memory: one mapping, read and written through torch views of it."""
 
 import mmap
 import sys

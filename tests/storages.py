@@ -93,7 +93,7 @@ def assert_quiet(storage: Storage) -> None:
     storage.flush()
     storage.verify()
     chain = storage.chain
-    assert [(shot.live, shot.holes, shot.pending, shot.fixed) for shot in chain.snapshot().bands] == [
+    assert [(shot.live, shot.holes, shot.pending, shot.reserved) for shot in chain.snapshot().bands] == [
         (0, 0, 0, 0)
     ] * len(chain.bands)
     assert all(minter.pool.free == minter.pool.count for minter in chain.minters.values())

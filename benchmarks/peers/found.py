@@ -12,10 +12,14 @@ HOW = {
 }
 
 
+THERE = {peer: is_installed(peer) for peer in HOW}
+"""Asked once, before one peer's side puts stand-ins where the other would be looked for."""
+
+
 def works_of(peer: str) -> tuple[ModuleType, ModuleType] | None:
     """Our modules that drive the peer ('sglang' or 'vllm') and its works; None where it cannot be imported."""
     why = "it is not installed"
-    if is_installed(peer):
+    if THERE[peer]:
         try:
             return importlib.import_module(f"peers.{peer}_side"), importlib.import_module(f"peers.{peer}_work")
         except (ImportError, FileNotFoundError) as error:

@@ -38,11 +38,6 @@ class Span(ABC):
         """How many pages have an id."""
         return self.ids.bound
 
-    @property
-    def reusable(self) -> int:
-        """How many pages can be taken without growing."""
-        return len(self.holes)
-
     def shot(self) -> BandShot:
         """What pricing needs to know, counts and frontiers; kept until the band changes."""
         shot = self._shot

@@ -1,4 +1,4 @@
-"""The bands of one arena as a chain: the one place that hands out, frees and moves pages.
+"""All bands of one arena: takes that succeed whole or change nothing, relief, and the answer to "does it fit?".
 
-``chain`` holds the state; ``relief`` realizes an arrangement; ``describe`` and ``verify`` only read.
+Beside the chain: who mints ids, what moves, its reasons, its estimates, its picture, its checks.
 """

@@ -16,11 +16,12 @@ from kvarena.chain.verify import verify_chain
 from kvarena.planning.credit import credited
 from kvarena.planning.packing import usable_range
 from kvarena.planning.plan import Plan
-from kvarena.planning.pricing import Arrangement, Step, feasible, first_plan
+from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_plan
 from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import ChainSnapshot
-from kvarena.terms.answers import Refused, Shortage
-from kvarena.terms.invariants import OFF, STRICT, WARN, invariant
+from kvarena.terms.answers import Refused, Shortage, whole_number
+from kvarena.terms.errors import InvariantError
+from kvarena.terms.invariants import OFF, STRICT, WARN, broken, invariant
 from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
 ANSWERS_MAX = 1024
@@ -151,6 +152,8 @@ class Chain:
         whoever mints ids lets go of them last. The ids stay out, until ``give_back``.
         """
         band, minter = self.bands[name], self.minters.get(name)
+        if not len(ids):
+            return
         if self.checks or self._any_fixed:
             band.check_free(ids)
             if minter is not None:
@@ -172,19 +175,20 @@ class Chain:
                 source.check_free(ids)
         for source, ids in sources:
             source.free(ids)
-        self._changed()
+        if sources:
+            self._changed()
 
     def fix(self, name: str, ids: IntArray) -> None:
         """Keep these ids' pages where they are, whoever is short: until ``unfix`` they neither move nor are freed."""
         self.bands[name].fix(ids)
         self._any_fixed = True
-        self._changed()
+        self._reprice()
 
     def unfix(self, name: str, ids: IntArray) -> None:
         """These ids' pages may move and be freed again."""
         self.bands[name].unfix(ids)
         self._any_fixed = any(len(band.fixed) for band in self.bands.values() if not isinstance(band, IdBand))
-        self._changed()
+        self._reprice()
 
     @capacity_decision
     def flush(self) -> int:
@@ -192,7 +196,8 @@ class Chain:
         moved = 0
         for band in self.bands.values():
             if isinstance(band, Band) and len(band.holes):
-                limit = self.policies.compaction.moves(band.live, len(band.holes))
+                policy = self.policies.compaction
+                limit = whole_number(policy.moves(band.live, len(band.holes)), f"compaction {policy.name!r}")
                 moved += compact(band, self.device, self.counters, limit=limit) if limit > 0 else 0
         if moved:
             self._changed()
@@ -211,15 +216,21 @@ class Chain:
     def _arrange(self, counts: tuple[int, ...]) -> Arrangement | Refused:
         """The least rearrangement that serves, realized up to the takes; or the refusal, and nothing has changed."""
         snapshot = self.snapshot()
-        place = self.policies.placement.start
-        arrangement = plan_step(snapshot, counts, Step.NO_MOVE, place)
-        if arrangement is not None:
-            return arrangement
-        arrangement = first_plan(snapshot, counts, place) if feasible(snapshot, counts) else None
+        arrangement = plan_step(snapshot, counts, Step.NO_MOVE, self._place)
         if arrangement is None:
-            return self._refusal(counts)
-        realize(self.bands, snapshot, arrangement, self.device, self.counters)
+            if not feasible(snapshot, counts):
+                return self._refusal(counts)
+            arrangement = first_plan(snapshot, counts, self._place)
+            if arrangement is None:
+                raise InvariantError(broken("chain.feasible_without_a_plan", counts=counts, snapshot=snapshot))
+            realize(self.bands, snapshot, arrangement, self.device, self.counters)
+        invariant("chain.nothing_pends", arrangement.waits is Waits.NOTHING, arrangement=arrangement)
         return arrangement
+
+    def _place(self, lowest: int, highest: int) -> int:
+        """Where the policy puts an empty float."""
+        policy = self.policies.placement
+        return whole_number(policy.start(lowest, highest), f"placement {policy.name!r}")
 
     def _refusal(self, counts: Sequence[int], minter: Minter | None = None) -> Refused:
         """The sum behind a no to so many units per sub-pool, in chain order. Counted; nothing else changes."""
@@ -241,7 +252,12 @@ class Chain:
         return tuple([wanted.get(name, 0) for name in self.bands])
 
     def _changed(self) -> None:
+        """Pages were taken, freed or moved."""
         self.epoch += 1
+        self._reprice()
+
+    def _reprice(self) -> None:
+        """What a snapshot shows has changed."""
         self._snapshot = None
         self._answers.clear()
 

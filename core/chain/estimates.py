@@ -44,8 +44,8 @@ def deciding() -> str | None:
 
 
 def free_bytes(snapshot: ChainSnapshot) -> int:
-    """Bytes that no live or fixed unit holds, in holes and in gaps. For messages."""
-    held = sum((shot.live + shot.fixed) * shot.unit_bytes for shot in snapshot.bands)
+    """Bytes that no live or reserved unit holds, in holes and in gaps. For messages."""
+    held = sum((shot.live + shot.reserved) * shot.unit_bytes for shot in snapshot.bands)
     return snapshot.top - snapshot.base - held
 
 
@@ -54,7 +54,7 @@ def free_units(snapshot: ChainSnapshot, shot: BandShot) -> int:
     if not shot.unit_bytes:
         return shot.ids_free
     pages = snapshot.top // shot.unit_bytes - ceil_div(snapshot.base, shot.unit_bytes)
-    return max(0, min(free_bytes(snapshot) // shot.unit_bytes, pages - shot.live - shot.fixed, shot.ids_free))
+    return max(0, min(free_bytes(snapshot) // shot.unit_bytes, pages - shot.live - shot.reserved, shot.ids_free))
 
 
 class Estimates:

@@ -94,13 +94,17 @@ class Charges:
         )
 
     def host_bytes(self, running: int, arena_bytes: int) -> int:
-        """Host bookkeeping: two maps of 8 bytes and a mark per page, the ids to mint, and the request table."""
+        """Host bookkeeping: two maps of 8 bytes and the holes per page, the ids to mint, and the request table.
+
+        A hole order that keeps more than two bytes a page takes that in addition.
+        """
         ids = self.plan.owner_ids(arena_bytes)
-        total = running * (self.row_pages + self.limits.slots_per_request + 3 + len(self.plan.sub_pools)) * 8
+        columns = 11 + len(self.plan.sub_pools)
+        total = running * (self.row_pages + self.limits.slots_per_request + columns) * 8
         for pool in self.plan.sub_pools:
             pages = arena_bytes // pool.unit_bytes if pool.unit_bytes else ids
             minted = (pages if pool.is_slots else ids) if pool.is_slots or pool.name == self.plan.owner else 0
-            total += pages * 9 + (pages if pool.is_slots else ids) * 8 + minted * 8
+            total += pages * 10 + (pages if pool.is_slots else ids) * 8 + minted * 10
         return total
 
     def largest(self, per_request: tuple[int, ...]) -> str:

@@ -8,7 +8,7 @@ import attrs
 from kvarena.planning.placing import in_place, leftmost, packed
 from kvarena.planning.pricing import Action, Arrangement, Place, Waits, feasible, first_plan, middle
 from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
-from kvarena.terms.units import format_bytes
+from kvarena.terms.units import align_up, format_bytes
 
 
 class Moved(NamedTuple):
@@ -124,7 +124,8 @@ def _shortage(snapshot: ChainSnapshot, demand: tuple[int, ...]) -> Short:
     index = next(at for at in range(len(demand)) if not feasible(last, demand[: at + 1] + rest[at + 1 :]))
     shot, count = snapshot.bands[index], demand[index]
     ids = max(0, count - last.bands[index].ids_free)
-    return Short(shot, count, ids, 0 if ids else _overlap(last, demand), _most(last, demand, index))
+    size = 0 if ids else align_up(_overlap(last, demand), shot.unit_bytes)
+    return Short(shot, count, ids, size, _most(last, demand, index))
 
 
 def _most(snapshot: ChainSnapshot, demand: tuple[int, ...], index: int) -> int | None:
@@ -167,7 +168,7 @@ def _why(short: Short) -> tuple[str, ...]:
     return (
         f"  needs {short.asked:,} units of {shot.name!r}; {have}",
         f"  {shot.name}: live {shot.live:,} · holes {shot.holes:,} · pending {shot.pending:,} · "
-        f"vacated {shot.vacated:,} · fixed {shot.fixed:,} · ids left {shot.ids_free:,}",
+        f"vacated {shot.vacated:,} · reserved {shot.reserved:,} · ids left {shot.ids_free:,}",
         f"  {ids:,} more than there are ids left"
         if ids
         else f"  short of {format_bytes(size)}, everything settled, released and packed",

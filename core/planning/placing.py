@@ -2,7 +2,7 @@
 
 A *shape* is a length and the range of first pages that it may have. In place a band keeps its span and grows
 at its frontiers. Packed, an end closes its pages around its fixed ones, and a float is one block that covers
-its fixed ones. A packed length is the least that will do: the live, fixed and asked pages, or more where fixed
+its fixed ones. A packed length is the least that will do: the live, reserved and asked pages, or more where fixed
 pages lie farther apart than that (a float), or farther from where the band begins (an end).
 
 *Kept* bytes lie outside every span and no block may touch them: each function here steps over them.
@@ -45,10 +45,10 @@ def in_place(shot: BandShot, count: int, top: int) -> Shape | None:
 
     A float that holds nothing has no place yet: its first page may be anywhere. An empty end begins at its anchor.
     """
-    _, unit, end, live, holes, start, stop, _, pending, vacated, fixed, _, _ = shot
+    _, unit, end, live, holes, start, stop, _, pending, vacated, reserved, _, _ = shot
     if not unit:
         return None
-    if live or pending or vacated or fixed:
+    if live or pending or vacated or reserved:
         growth = count - holes - pending
         if growth < 0:
             growth = 0
@@ -67,7 +67,7 @@ def in_place(shot: BandShot, count: int, top: int) -> Shape | None:
 
 def packed(shot: BandShot, count: int, top: int) -> Shape:
     """The band in its least length. Pending and vacated pages are settled: they are holes by now."""
-    unit, size = shot.unit_bytes, shot.live + shot.fixed + count
+    unit, size = shot.unit_bytes, shot.live + shot.reserved + count
     low, high = shot.fixed_start, shot.fixed_stop
     is_fixed = low < high
     if shot.end is None:
@@ -87,7 +87,7 @@ def shapes(shot: BandShot, count: int, top: int, step: Step) -> tuple[Shape, ...
     stay = in_place(shot, count, top)
     if stay is None:
         return ()
-    if step is Step.NO_MOVE or not shot.live + shot.fixed:
+    if step is Step.NO_MOVE or not shot.live + shot.reserved:
         return (stay,)
     if shot.end is None:
         return (stay, packed(shot, count, top)) if step is Step.RELAYOUT else (stay,)

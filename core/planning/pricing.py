@@ -99,11 +99,11 @@ def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
         _check(bands, demand)
     for index, shot in enumerate(bands):
         count = demand[index]
-        _, unit, end, live, _, start, stop, ids_free, _, _, fixed, low, high = shot
+        _, unit, end, live, _, start, stop, ids_free, _, _, reserved, low, high = shot
         if count < 0 or count > ids_free:
             _check(bands, demand)
             return False
-        size = (live + fixed + count) * unit
+        size = (live + reserved + count) * unit
         if not size:
             continue
         if end is None:
@@ -289,10 +289,10 @@ def _places(snapshot: ChainSnapshot, limits: _Limits, place: Place) -> tuple[Pla
 
 def _wish(shot: BandShot, shape: Shape, reach: tuple[int, int], gap: tuple[int, int], place: Place) -> int:
     """The first page that a float would like: nearest its old one; if it grows in place, towards the larger gap."""
-    _, unit, _, live, _, start, stop, _, pending, vacated, fixed, _, _ = shot
+    _, unit, _, live, _, start, stop, _, pending, vacated, reserved, _, _ = shot
     lowest, highest = reach
     if shape[0] is Action.STAY:
-        if live or fixed or pending or vacated:
+        if live or reserved or pending or vacated:
             return highest if gap[1] - stop * unit >= start * unit - gap[0] else lowest
         start = place(lowest, highest)
     return min(max(start, lowest), highest)

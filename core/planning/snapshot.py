@@ -8,12 +8,12 @@ from kvarena.terms.ports import End
 class BandShot(NamedTuple):
     """One band: counts in units, ``start`` and ``stop`` in pages of its own grid.
 
-    Always: live + holes + pending + vacated + fixed == stop - start.
+    Always: live + holes + pending + vacated + reserved == stop - start.
 
     ``end`` is None for a float. An anchored end's outer page (``start`` if low, ``stop`` if high) is where it
     begins, also when it is empty. ``ids_free``: how many more ids can be bound. ``pending``: pages freed under a
     forward, free for every question. ``vacated``: old places of moved pages that a reader may still read; a hole
-    once the readers are waited for. ``fixed``: pages that may not be handed out and have no id. ``fixed_start``
+    once the readers are waited for. ``reserved``: pages that may not be handed out and have no id. ``fixed_start``
     to ``fixed_stop`` covers every page that may not move, with or without an id; the two are equal where none is.
     """
 
@@ -27,7 +27,7 @@ class BandShot(NamedTuple):
     ids_free: int
     pending: int = 0
     vacated: int = 0
-    fixed: int = 0
+    reserved: int = 0
     fixed_start: int = 0
     fixed_stop: int = 0
 
@@ -66,5 +66,5 @@ def after_transfers(snapshot: ChainSnapshot) -> ChainSnapshot:
 
 
 def _calm(shot: BandShot) -> BandShot:
-    name, unit, end, live, holes, start, stop, ids_free, pending, vacated, *fixed = shot
-    return BandShot(name, unit, end, live, holes + pending + vacated, start, stop, ids_free, 0, 0, *fixed)
+    name, unit, end, live, holes, start, stop, ids_free, pending, vacated, *rest = shot
+    return BandShot(name, unit, end, live, holes + pending + vacated, start, stop, ids_free, 0, 0, *rest)

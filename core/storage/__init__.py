@@ -1,1 +1,1 @@
-"""What a scheduler holds: request rows, batched steps over them, and the ids of each step."""
+"""What a scheduler holds: request rows and batched steps over them, whose a page is, and the ids of each step."""

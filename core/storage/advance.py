@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,14 @@ from kvarena.terms.ports import IntArray
 
 ByLength = Callable[[IntArray], IntArray]
 
-NOTHING = np.empty(0, dtype=np.int64)
+
+class Retired(NamedTuple):
+    """Pages that retire: their ``places`` in ``RequestTable.flat``; the rows that they are of, and per row the first
+    page that it still needs, or one row a page where what retires is in no order."""
+
+    places: IntArray
+    rows: IntArray
+    floor: IntArray
 
 
 class Retirement:
@@ -36,33 +44,37 @@ class Retirement:
         self._floor: ByLength = getattr(pool.lifetime, "floor", partial(prefix_floor, pool.lifetime))
         self._reaches: ByLength = getattr(pool.lifetime, "reaches", partial(floor_reaches, pool.lifetime))
 
-    def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
+    def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired | None:
         """The pages that no query at the rows' present lengths or later needs, and that were needed before.
 
-        Returns their places in ``table.flat`` and notes them as retired. Pages that a row was lent are not its own
-        to free, and left out.
+        Pages that a row has handed over are not its own to free, and left out. ``note`` them once they are free.
         """
         if not self.in_order:
             return self._one_by_one(table, rows, lengths)
-        retired = table.retired[self.column]
-        first, gone = self.paging.pages(self._floor(lengths)), retired[rows]
-        due = (first != gone).nonzero()[0]
+        floor, gone = self.paging.pages(self._floor(lengths)), table.retired[self.column][rows]
+        due = (floor != gone).nonzero()[0]
         if not len(due):
-            return NOTHING
+            return None
         if len(due) < len(rows):
-            rows, first, gone = rows[due], first[due], gone[due]
-        floor = first
+            rows, floor, gone = rows[due], floor[due], gone[due]
+        first = floor
         if table.any_lent:
             lent = table.lent[rows]
             gone, first = np.maximum(gone, lent), np.maximum(first, lent)
         counts = first - gone
-        one_each = counts.tobytes() == table.ones[: len(counts)].tobytes()
-        if not one_each:
-            invariant("storage.step_needs_retired_rows", counts.min() >= 0, sub_pool=self.name, rows=rows)
-        retired[rows] = floor
         places = rows * table.pages_per_row
         places += gone
-        return places if one_each else spread(places, counts, counts.cumsum())
+        if counts.tobytes() != table.ones[: len(counts)].tobytes():
+            invariant("storage.step_needs_retired_rows", counts.min() >= 0, sub_pool=self.name, rows=rows)
+            places = spread(places, counts, counts.cumsum())
+        return Retired(places, rows, floor)
+
+    def note(self, table: RequestTable, retired: Retired) -> None:
+        """The pages that ``newly_retired`` found are free."""
+        if self.in_order:
+            table.retired[self.column][retired.rows] = retired.floor
+        else:
+            np.add.at(table.retired[self.column], retired.rows, 1)
 
     def due(self, table: RequestTable, rows: IntArray) -> IntArray | int:
         """The least present length at which another page of each row retires; 0 where it is not known."""
@@ -86,7 +98,7 @@ class Retirement:
         blocks = whole_pages(self.lifetime.retired(0, length), self.paging.tokens)
         return {page for pages in blocks for page in pages}
 
-    def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> IntArray:
+    def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired:
         """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
         found = [
             (row, page)
@@ -98,8 +110,7 @@ class Retirement:
             if page >= lent
         ]
         pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
-        np.add.at(table.retired[self.column], pairs[:, 0], 1)
-        return pairs[:, 0] * table.pages_per_row + pairs[:, 1]
+        return Retired(pairs[:, 0] * table.pages_per_row + pairs[:, 1], pairs[:, 0], pairs[:, 1])
 
     def _newly_whole(self, start: int, stop: int) -> tuple[range, ...]:
         """Pages wholly retired at ``stop`` and not at ``start``."""

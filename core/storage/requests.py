@@ -17,7 +17,7 @@ class RequestTable:
                    3. lend    its first pages are handed over: it still reads them, and frees them no more.
                    4. close   the row is free again.
     Always:  open rows + free rows == all rows                        (checked by ``verify``)
-             page_counts - lent - retired == the units bound to the row, per sub-pool   (by ``Storage.verify``)
+             page_counts - max(lent, retired) == the units bound to the row, per sub-pool   (``Ownership.verify``)
 
     Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``lent`` in pages, ``tails`` the id of the last page,
     ``due`` the new length at which the row must be looked at, ``slots_held`` its state slots. By sub-pool and row:

@@ -100,6 +100,9 @@ class Storage:
 
         Args:
             rows: int64 (n,), distinct. lengths: int64 (n,), none below the row's present length.
+
+        Raises:
+            KvarenaError: a length is beyond what a row can hold; nothing has changed.
         """
         table = self.requests
         starts, checks = table.lengths[rows], self.chain.checks
@@ -207,11 +210,11 @@ class Storage:
             what = f"{held} requests are open: close them" if held else f"{handed} pages are handed over: free them"
             raise KvarenaError(f"{what} before the arena is resized")
         sizing = size_plan(self.plan, budget_bytes, self.sizing.limits)
+        chain, requests = self._books(sizing)
         self.device.resize(sizing.arena_bytes)
         _log.info("storage_resized", arena_bytes=sizing.arena_bytes, rows=sizing.running, **sizing.units)
-        self.sizing = sizing
         self.chain.epoch += 1  # ids of steps before the resize are worth nothing
-        self.chain, self.requests = self._books(sizing)
+        self.sizing, self.chain, self.requests = sizing, chain, requests
         self._maps = Maps(self.chain, self.requests)
         self.ownership = Ownership(self._maps, self._retirements)
         for band in self.chain.bands.values():  # the new top holds whatever lay there; unbound ids read it
@@ -237,13 +240,19 @@ class Storage:
             invariant("storage.step_backwards", False, rows=rows, lengths=lengths)
         if not self._retirements:
             return None
+        stops = self._paging.covering(lengths)
+        if stops.max() > table.pages_per_row:
+            raise KvarenaError(
+                f"a sequence of {int(lengths.max()):,} tokens is longer than the "
+                f"{table.pages_per_row * self._paging.tokens:,} that a request row can hold; raise context_tokens"
+            )
         for pool in self._retiring:
-            places = pool.newly_retired(table, rows, starts)
-            if len(places):
-                self._retire(pool.name, places)
+            retired = pool.newly_retired(table, rows, starts)
+            if retired is not None:
+                self._retire(pool.name, retired.places)
+                pool.note(table, retired)
         if self._looks_back:
             table.looked_at[rows] = starts
-        stops = self._paging.covering(lengths)
         refused = self._take(rows, stops)
         if refused is not None:
             return refused
@@ -255,6 +264,8 @@ class Storage:
 
     def _retire(self, name: str, places: IntArray) -> None:
         """Free pages that a sub-pool needs no more; with the owner's, the ids come back."""
+        if not len(places):
+            return
         ids = self.requests.flat[places]
         if name == self._owner:
             self.chain.free_all({name: ids})
@@ -271,11 +282,6 @@ class Storage:
             return None
         if len(growing) < len(rows):
             rows, counts, stops = rows[growing], counts[growing], stops[growing]
-        if int(stops.max()) > table.pages_per_row:
-            raise KvarenaError(
-                f"a sequence of {int(stops.max()):,} pages is longer than the {table.pages_per_row:,} of "
-                f"{self._paging.tokens} tokens that a request row can hold; raise context_tokens"
-            )
         wanted = stops - counts
         ends = wanted.cumsum()
         total = int(ends[-1])

@@ -26,7 +26,7 @@ from kvarena.plugins.serving.use import UseMeter
 from kvarena.storage.checks import check_idle
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Refused
+from kvarena.terms.answers import Never, Refused
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.events import event_log
 from kvarena.terms.invariants import invariant
@@ -144,13 +144,17 @@ class Scheduler:
             return
         heads = list(islice(self._queue, self.storage.requests.free_count))
         charges, stopped = self.admission.admit((job.known_tokens, job.tokens_left) for job in heads)
-        if stopped is not None:
-            job = heads[len(charges)]
-            invariant("scheduler.wait_with_nothing_running", self._running or charges, request=job.request.id)
-            _log.debug("request_waits", request=job.request.id, answer=stopped)
-            self._waiting_at = (job.request.id, self.storage.chain.epoch)
         if charges:
             self._start(heads[: len(charges)], charges)
+        if isinstance(stopped, Never):  # it came back from a retraction, and no longer fits as it must be prefilled
+            job = self._queue.popleft()
+            _log.warning("request_failed", request=job.request.id, reason=str(stopped))
+            self._end(job, FAILED, str(stopped))
+        elif stopped is not None:
+            job = self._queue[0]
+            invariant("scheduler.wait_with_nothing_running", self._running, request=job.request.id, answer=str(stopped))
+            _log.debug("request_waits", request=job.request.id, reason=str(stopped))
+            self._waiting_at = None if charges else (job.request.id, self.storage.chain.epoch)
 
     def _start(self, jobs: list[Job], charges: list[Demand]) -> None:
         """Open the rows of admitted requests, all at once."""

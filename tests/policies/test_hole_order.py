@@ -238,3 +238,98 @@ def test_settings_are_checked(wrong: object) -> None:
     """A bad setting is refused when the policy is made."""
     with pytest.raises((ValueError, TypeError), match="recent_max"):
         Nearest(recent_max=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.req("IDS-4")
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_pages_that_were_taken_are_the_callers_to_keep(order: HoleOrder) -> None:
+    """What is freed later is not written over them."""
+    holes = order.open(200, LOW)
+    holes.add(pages(150))
+    assert holes.take(1).tolist() == [150]
+    holes.add(pages(10, 20, 30))
+    ours = holes.take(2)
+    kept = ours.tolist()
+    holes.add(pages(40, 50))
+    assert ours.tolist() == kept
+
+
+@pytest.mark.req("IDS-4")
+@pytest.mark.parametrize("end", [LOW, HIGH], ids=str)
+@pytest.mark.parametrize("place", [59, 60, 61, 62])
+def test_a_page_freed_beside_the_hint_is_one_hole(end: End, place: int) -> None:
+    """The search goes on at the page after the last one found: freed, that one is found by it, and not told twice."""
+
+    def at(*places: int) -> np.ndarray:
+        return pages(*(199 - place if end is HIGH else place for place in places))
+
+    holes = Nearest(recent_max=3).open(200, end)
+    holes.add(at(59, 60, 90, 95))
+    assert holes.take(2).tolist() == at(59, 60).tolist()
+    holes.add(at(place))
+    assert sorted(holes.inside(2, 0, 200).tolist()) == sorted(at(place, 90).tolist())
+    assert holes.take(3).tolist() == at(place, 90, 95).tolist()
+
+
+@pytest.mark.req("IDS-4")
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("gone", [10, 20, 30])
+def test_a_hole_that_a_move_filled_is_not_handed_out(order: HoleOrder, gone: int) -> None:
+    """Alone among recent frees, with nothing absorbed: the others are, each once; and when all are filled, none."""
+    holes = order.open(200, LOW)
+    holes.add(pages(150))
+    holes.add(pages(10, 20, 30))
+    holes.remove(pages(gone))
+    assert sorted(holes.inside(2, 0, 140).tolist()) == sorted({10, 20, 30} - {gone})
+    assert sorted(holes.take(3).tolist()) == sorted({10, 20, 30, 150} - {gone})
+    holes.add(pages(5, 6))
+    holes.remove(pages(6, 5))
+    holes.add(pages(7))
+    assert holes.take(1).tolist() == [7]
+
+
+@pytest.mark.parametrize("end", [LOW, HIGH], ids=str)
+def test_the_search_skips_no_hole_between_two_windows(end: End) -> None:
+    """It looks through wider and wider windows; each begins where the one before it ended."""
+    holes = Nearest(recent_max=0).open(4000, end)
+    places = [0, 255, 256, 257, 767, 768, 769, 1791, 1792, 3999]
+    found = [3999 - place if end is HIGH else place for place in places]
+    for kept in range(1, len(places)):
+        holes.add(pages(*found[kept:], found[0]))
+        assert holes.inside(2, 0, 4000).tolist() == [found[0], found[kept]]
+        assert holes.take(1 + len(found[kept:])).tolist() == [found[0], *found[kept:]]
+
+
+@pytest.mark.parametrize("end", [LOW, HIGH], ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_a_question_is_answered_from_its_range_alone(order: HoleOrder, end: End) -> None:
+    """Where it holds fewer than asked, those near it do not stand in; the outermost page can be dropped by itself."""
+    holes = order.open(200, end)
+    holes.add(pages(0, 50, 51, 52, 53, 120, 199))
+    assert sorted(holes.inside(4, 50, 53).tolist()) == [50, 51, 52]
+    assert sorted(holes.inside(4, 51, 54).tolist()) == [51, 52, 53]
+    assert (holes.drop_above(199), holes.drop_below(1), len(holes)) == (1, 1, 5)
+    assert (holes.drop_above(200), holes.drop_below(0), len(holes)) == (0, 0, 5)
+
+
+def test_a_single_recent_free_that_was_absorbed_is_gone() -> None:
+    """Also where it was the only one: what is handed out next is found in the map."""
+    holes = Nearest(recent_max=2).open(200, LOW)
+    holes.add(pages(40, 50, 60))
+    holes.add(pages(10))
+    assert holes.drop_above(10) == 1
+    assert holes.take(3).tolist() == [40, 50, 60]
+
+
+def test_recent_hands_a_page_out_once_that_came_twice() -> None:
+    """Removed and freed again, it stands in the stack twice; the stack has room for every page, however they came."""
+    holes = Recent().open(100, LOW)
+    holes.add(pages(6))
+    holes.add(pages(5))
+    holes.remove(pages(5))
+    holes.add(pages(5))
+    assert holes.take(2).tolist() == [5, 6]
+    holes.add(np.arange(100))
+    holes.remove(np.arange(60))
+    holes.add(np.arange(60))
+    assert holes.take(100).tolist() == [*range(59, -1, -1), *range(99, 59, -1)]

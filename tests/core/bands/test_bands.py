@@ -9,9 +9,9 @@ from kvarena.bands.grid import Grid
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.span import Span
 from kvarena.bands.unit_ids import UnitIds
-from kvarena.policies.hole_order import Nearest
+from kvarena.policies.hole_order import Nearest, Recent
 from kvarena.terms.errors import InvariantError
-from kvarena.terms.ports import HIGH, LOW, End
+from kvarena.terms.ports import HIGH, LOW, End, HoleOrder
 
 PAGES = 40
 
@@ -113,10 +113,17 @@ def test_a_limit_moves_the_farthest_pages_to_the_nearest_holes(end: End) -> None
 
 
 def test_growth_is_checked_against_the_holes() -> None:
-    """A span that grows by more than the holes lack would leak pages."""
+    """A span that grows by more than the holes lack would leak pages; one that gives way on a side would lose some."""
     some = band(LOW)
     with pytest.raises(InvariantError, match=r"band\.growth_is_what_holes_lack"):
         some.take(ids(0, 1), 1, 4)
+    some = band(None)
+    some.take(ids(0, 1, 2), 10, 13)
+    for start, stop in ((11, 15), (8, 12), (10, 13), (9, 15)):
+        with pytest.raises(InvariantError, match=r"band\.growth_is_what_holes_lack"):
+            some.take(ids(3), start, stop)
+    assert state(some) == (3, 0, 10, 13)
+    some.verify()
 
 
 @pytest.mark.req("ALC-1")
@@ -251,3 +258,118 @@ def test_verify_finds_a_fixed_page_that_is_not_live() -> None:
     some.fixed = ids(2)
     with pytest.raises(InvariantError, match=r"band\.stale_shot"):
         some.verify()
+
+
+@pytest.mark.req("CMP-1")
+@pytest.mark.parametrize("end", [LOW, HIGH])
+def test_the_farthest_pages_are_found_over_many_windows(end: End) -> None:
+    """Where few pages live far out, the search goes on in wider windows, and skips no page between two of them."""
+    count = 9000
+    grid = Grid("full", 8, end, 0, count, count + 1, count, count, zero_on_take=True)
+    some = Band(grid, UnitIds(count, count + 1, count), Nearest().open(count + 1, end))
+    some.take(np.arange(count), 0, count)
+    outer = np.unique([0, *range(500, 510), 1023, 1024, 1025, 3070, 3071, 3072, 3073, *range(4000, 7000, 97)])
+    live = np.concatenate((count - 1 - outer, np.arange(100))) if end is LOW else np.concatenate((outer, 8999 - outer))
+    pages = np.setdiff1d(np.arange(count), live)
+    some.free(some.ids.owners_of(pages))
+    far = np.sort(live)[::-1] if end is LOW else np.sort(live)
+    for limit in (1, 12, 17, 30):
+        sources, targets = some.closing_moves(limit)
+        assert sources.tolist() == far[:limit].tolist()
+        assert len(targets) == limit
+    some.verify()
+
+
+@pytest.mark.req("CMP-3")
+@pytest.mark.parametrize("end", [LOW, HIGH])
+@pytest.mark.parametrize("order", [Nearest(recent_max=1000), Recent()], ids=str)
+def test_no_page_moves_beyond_where_the_packed_span_ends(order: HoleOrder, end: End) -> None:
+    """Whichever holes the order names first: a page moved there would have to move again."""
+    count = 400
+    grid = Grid("full", 8, end, 0, count, count + 1, count, count, zero_on_take=True)
+    some = Band(grid, UnitIds(count, count + 1, count), order.open(count + 1, end))
+    some.take(np.arange(count), 0, count)
+    anchored = (lambda places: places) if end is LOW else (lambda places: count - 1 - places)
+    for places in (range(10, 60), range(300, 399, 2), range(200, 210)):
+        some.free(some.ids.owners_of(anchored(np.array(places))))
+    while len(some.holes):
+        packed = some.packed
+        sources, targets = some.closing_moves(7)
+        assert all(page in packed for page in targets.tolist())
+        assert not any(page in packed for page in sources.tolist())
+        some.moved(sources, targets)
+        some.verify()
+    assert len(some.packed) == some.stop - some.start == count - 110
+
+
+@pytest.mark.req("LIF-7")
+@pytest.mark.parametrize("end", [LOW, HIGH, None], ids=str)
+def test_those_that_are_bound_here_are_freed_among_others(end: End | None) -> None:
+    """Their pages are holes, the frontier retreats, and ids that have no page here are passed over."""
+    some = band(end)
+    some.take(np.arange(6), 14, 20) if end is None else some.take(np.arange(6), *((1, 7) if end is LOW else (33, 39)))
+    pages = np.sort(some.ids.pages_of(np.arange(6)))
+    outer = pages[-2:] if end is not HIGH else pages[:2]
+    gone = some.ids.owners_of(outer)
+    some.shot()
+    some.free_among(np.concatenate((ids(20), gone[:1])))
+    some.verify()
+    some.free_among(np.concatenate((ids(20), gone[1:], ids(7))))
+    assert (state(some)[:2], some.stop - some.start) == ((4, 0), 4)
+    some.verify()
+    some.free_among(ids(20, 21))
+    some.free_among(ids())
+    assert state(some)[:2] == (4, 0)
+    some.verify()
+
+
+def test_a_relocation_is_seen_at_once() -> None:
+    """A shot from before it is not kept."""
+    some = band(None)
+    some.take(np.arange(5), 10, 15)
+    assert state(some) == (5, 0, 10, 15)
+    some.relocated(20, 26, some.relocation(20, 26))
+    assert state(some) == (5, 1, 20, 26)
+    some.verify()
+
+
+@pytest.mark.req("IDS-4")
+def test_a_band_without_bytes_passes_over_ids_that_it_does_not_have() -> None:
+    """As any band does; one named twice is caught before it is freed, and a map that disagrees is found."""
+    grid = Grid("ids", 0, None, 0, 4, 5, 4, 4, zero_on_take=False)
+    some = IdBand(grid, UnitIds(4, 5, 4))
+    some.take(ids(0, 1, 3))
+    some.free_among(ids(2, 3))
+    assert (some.live, some.reusable) == (2, 2)
+    for wrong in (ids(1, 1), ids(1, 2), ids(-1), ids(4)):
+        with pytest.raises(InvariantError, match=r"band\.free_of"):
+            some.check_free(wrong)
+    some.check_free(ids(1, 0))
+    some.verify()
+    some.ids.owners_of(slice(0, 2))[:] = [1, 0]
+    with pytest.raises(InvariantError, match=r"unit_ids\.inverse"):
+        some.verify()
+
+
+def test_pages_are_fixed_and_loosened_all_or_none() -> None:
+    """One that is fixed already, or loose, is caught, wherever it lies among the others; nothing changes."""
+    some = band(LOW)
+    some.take(np.arange(8), 1, 9)
+    some.fix(ids(6, 1))
+    some.fix(ids(3))
+    before = some.shot()
+    assert (before.fixed_start, before.fixed_stop) == (2, 8)
+    for wrong in (ids(6), ids(3), ids(0, 6), ids(1, 0)):
+        with pytest.raises(InvariantError, match=r"band\.fix_of_fixed_page"):
+            some.fix(wrong)
+    for wrong in (ids(0), ids(6, 0), ids(0, 1)):
+        with pytest.raises(InvariantError, match=r"band\.unfix_of_loose_page"):
+            some.unfix(wrong)
+    for act in (some.fix, some.unfix):
+        for wrong in (ids(9), ids(6, 6), ids(0, 0)):
+            with pytest.raises(InvariantError, match=r"band\.free_of"):
+                act(wrong)
+    assert some.shot() == before
+    some.unfix(ids(6, 1, 3))
+    assert some.shot().fixed_stop == 0
+    some.verify()

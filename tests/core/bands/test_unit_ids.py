@@ -186,3 +186,37 @@ def test_a_map_that_disagrees_is_found() -> None:
     maps.owners_of(slice(2, 4))[:] = [1, 0]
     with pytest.raises(InvariantError, match=r"unit_ids\.inverse"):
         maps.verify()
+
+
+@pytest.mark.req("IDS-4")
+def test_minted_ids_are_the_callers_to_keep() -> None:
+    """What comes back later is not written over them."""
+    pool = IdPool(8)
+    first = pool.mint(6)
+    pool.accept(first)
+    ours = pool.mint(3)
+    kept = ours.copy()
+    others = pool.mint(3)
+    pool.accept(others[::-1])
+    assert ours.tolist() == kept.tolist()
+    assert not set(ours.tolist()) & set(pool.mint(5).tolist())
+    pool.verify()
+
+
+def test_a_move_of_a_page_that_its_id_has_left_is_caught() -> None:
+    """The maps disagree: nothing is moved on the word of one of them."""
+    maps = UnitIds(4, 8, sink_page=7)
+    maps.bind(ids(1, 2), ids(5, 6))
+    maps.owners_of(slice(0, 1))[:] = 1
+    with pytest.raises(InvariantError, match=r"band\.move_of_stale_page"):
+        maps.rebind(ids(0), ids(3))
+    assert maps.pages_of(ids(1, 2)).tolist() == [5, 6]
+
+
+def test_verify_finds_an_id_that_came_back_and_was_never_out() -> None:
+    """The lowest of those that were never out would be minted twice."""
+    pool = IdPool(4)
+    pool.mint(2)
+    pool.accept(ids(2))
+    with pytest.raises(InvariantError, match=r"id_pool\.returned_was_never_out"):
+        pool.verify()

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from chains import Raw, arena, bytes_left, chain_of, nothing_changes, planned, take_new, take_tokens, three_kinds
+from chains import Raw, arena, bytes_left, chain_of, nothing_changes, planned, take_new, take_tokens, three_kinds, unit
 
 import kvarena.chain.chain as chain_module
 from kvarena.backends.host import HostDevice
@@ -108,6 +108,24 @@ def test_pages_are_zeroed_on_hand_out() -> None:
     for name, old in (("full", 0), ("window-4", 0), ("window-9", 9)):
         for page in chain.pages(name, ids).tolist():
             assert (arena(chain)[page * 8 : page * 8 + 8] == old).all()
+
+
+@pytest.mark.req("ALC-5")
+def test_pages_are_zeroed_when_they_are_used_again() -> None:
+    """A take that only fills holes hands out clean pages too, of every sub-pool that it binds, and touches no other."""
+    chain = three_kinds()
+    ids, slots = take_new(chain, "full", 12).ids, take_new(chain, "state", 3).ids
+    arena(chain)[50:990] = 9
+    chain.free_all({"full": ids[2:7], "state": slots[:2]})
+    again = {"full": take_new(chain, "full", 5), "state": take_new(chain, "state", 2)}
+    sizes = {"full": 10, "window-8": 4, "state": 50}
+    for taken in again.values():
+        for name, pages in taken.pages.items():
+            for page in pages.tolist():
+                assert not arena(chain)[page * sizes[name] : (page + 1) * sizes[name]].any()
+    for name, kept in (("full", ids[7:]), ("window-8", ids[7:]), ("state", slots[2:])):
+        for id_ in kept.tolist():
+            assert (unit(chain, name, id_) == 9).all()
 
 
 @pytest.mark.req("ALC-4")
@@ -344,3 +362,13 @@ def test_refusals_are_counted_by_sub_pool() -> None:
     assert not chain.take_new("state", 9)
     assert (chain.counters.refusals, chain.counters.takes) == (3, 0)
     assert chain.counters.refused_by == {"window-8": 2, "full": 2, "state": 1}
+
+
+def test_a_refusal_for_ids_names_who_mints_them_alone() -> None:
+    """Not the sub-pools that would bind them, though they have no more ids either."""
+    chain = three_kinds()
+    free = chain.minters["full"].pool.free
+    reason = f"full has {free} ids left"
+    assert chain.take_new("full", free + 1).reason == reason
+    assert chain.minters["full"].mint(free - 3) is not None
+    assert chain.take_new("full", 4).reason == "full has 3 ids left"

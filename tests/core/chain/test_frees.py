@@ -82,8 +82,25 @@ def test_without_checks_a_fixed_page_is_still_not_freed() -> None:
     chain = three_kinds(checks=0)
     ids = take_new(chain, "full", 8).ids
     chain.fix("window-8", ids[3:4])
+    with nothing_changes(chain):
+        for act in (lambda: chain.free_all({"full": ids}), lambda: chain.free("window-8", ids[3:])):
+            with pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
+                act()
+    chain.fix("state", take_new(chain, "state", 1).ids)
+    chain.unfix("state", chain.minters["state"].owner.ids.owners_of(chain.bands["state"].fixed))
     with nothing_changes(chain), pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
-        chain.free_all({"full": ids})
+        chain.free_all({"full": ids[3:4]})
+    chain.unfix("window-8", ids[3:4])
+    chain.free_all({"full": ids})
+    chain.verify()
+
+
+def test_an_id_that_its_minter_still_holds_is_not_given_back() -> None:
+    """The band that mints ids may be the only one that has a page for them."""
+    chain = three_kinds()
+    ids = take_tokens(chain, 3)
+    with nothing_changes(chain), pytest.raises(InvariantError, match=r"chain\.give_back_of_bound_id.*full"):
+        chain.minters["full"].give_back(ids[1:2])
 
 
 def test_an_unknown_sub_pool_is_named_by_every_verb() -> None:
@@ -214,7 +231,7 @@ def test_a_snapshot_says_where_the_outermost_fixed_pages_lie() -> None:
     chain.fix("full", taken.ids[[4]])
     shot = chain.snapshot().bands[2]
     low, *_, high = sorted(pages[[2, 4, 7]].tolist())
-    assert (shot.fixed_start, shot.fixed_stop, shot.live, shot.fixed) == (low, high + 1, 9, 0)
+    assert (shot.fixed_start, shot.fixed_stop, shot.live, shot.reserved) == (low, high + 1, 9, 0)
     chain.unfix("full", taken.ids[[2, 4, 7]])
     assert chain.snapshot().bands[2][-2:] == (0, 0)
 

@@ -186,3 +186,78 @@ def test_a_float_grows_towards_its_larger_gap() -> None:
     assert chain.snapshot().bands[1][5:7] == (start - 3, stop + 3)
     assert chain.counters.moves == 0
     chain.verify()
+
+
+@pytest.mark.req("ALC-3")
+def test_relief_packs_an_end_whole() -> None:
+    """Also where every hole lies deep inside, and each takes one of the pages that are in the way."""
+    chain = chain_of(planned((State(), 50), (Full(), 10)), 1000)
+    taken = take_new(chain, "full", 60)
+    near = taken.ids[np.argsort(taken.pages["full"])[::-1][:20]]
+    chain.free_all({"full": near})
+    take_new(chain, "state", 8)
+    assert chain.counters.moved_by == {"full": 20}
+    assert (chain.bands["full"].shot().live, chain.bands["full"].shot().holes) == (40, 0)
+    chain.verify()
+
+
+@pytest.mark.req("ALC-3")
+@pytest.mark.req("IDS-2")
+@pytest.mark.parametrize("minter", ["state", "full"])
+def test_floats_that_give_way_together_keep_their_bytes(minter: str) -> None:
+    """Each goes onto bytes that the one before it has left, whichever way they go."""
+    names = ("window-64", "window-16", "window-4")
+    kinds = [(State(), 10), (Window(64), 6), (Window(16), 7), (Window(4), 5), (Full(), 10)]
+    chain = chain_of(planned(*kinds), 2000, slots=150)
+    ids = take_new(chain, "full", 30).ids
+    for name in names:
+        for id_ in ids.tolist():
+            unit(chain, name, id_)[:] = id_ + 1
+    for _ in range(12):
+        if minter == "state":
+            if not chain.feasible((8, 0, 0, 0, 0)):
+                break
+            take_new(chain, "state", 8)
+        else:
+            more = chain.minters["full"].mint(8)
+            assert more is not None
+            if isinstance(chain.take({"full": more}), Refused):
+                break
+        chain.verify()
+        for name in names:
+            for id_ in ids.tolist():
+                assert (unit(chain, name, id_) == id_ + 1).all()
+    assert chain.counters.relocations > 3
+
+
+class Backwards:
+    """A third party's compaction that asks for less than nothing."""
+
+    name = "backwards"
+
+    def moves(self, live: int, holes: int) -> int:
+        """As many as the holes, the wrong way round."""
+        return -holes
+
+
+def test_less_than_nothing_is_nothing_to_move() -> None:
+    """A policy may count down below zero."""
+    chain, kept = scattered(compaction=Backwards())
+    epoch, before = chain.epoch, chain.pages("state", kept)
+    assert chain.flush() == 0
+    assert chain.epoch == epoch
+    assert np.array_equal(chain.pages("state", kept), before)
+    chain.verify()
+
+
+@pytest.mark.req("ALC-1")
+def test_holes_are_used_from_the_end_that_a_band_is_anchored_to() -> None:
+    """The lowest of a low end, the highest of a high one: so each stays short without a move."""
+    policies = Policies(Nearest(recent_max=0), Never(), Middle())
+    chain = chain_of(planned((State(), 10), (Full(), 10)), 1000, slots=40, policies=policies)
+    for name, sign in (("state", 1), ("full", -1)):
+        taken = take_new(chain, name, 20)
+        near = np.argsort(taken.pages[name] * sign)[[3, 9, 12, 17]]
+        chain.free_all({name: taken.ids[near[::-1]]})
+        assert take_new(chain, name, 3).pages[name].tolist() == taken.pages[name][near[:3]].tolist()
+    chain.verify()

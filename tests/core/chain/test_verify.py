@@ -50,3 +50,15 @@ def test_verify_finds_two_bands_on_the_same_bytes() -> None:
     chain.bands["state"] = other.bands["state"]
     with pytest.raises(InvariantError, match=r"chain\.spans_in_order"):
         chain.verify()
+
+
+@pytest.mark.req("CAP-2")
+def test_verify_finds_a_snapshot_that_was_kept_past_a_change() -> None:
+    """Somebody changed a band behind the chain's back: each band agrees with itself, the snapshot with none."""
+    chain = three_kinds()
+    ids = take_tokens(chain, 9, "window-8")
+    chain.snapshot()
+    chain.verify()
+    chain.bands["window-8"].free(ids[:2])
+    with pytest.raises(InvariantError, match=r"chain\.stale_snapshot"):
+        chain.verify()

@@ -63,7 +63,7 @@ def test_a_no_names_the_band_the_bytes_and_the_most_that_fits() -> None:
     assert str(answer) == (
         "45 of 'state': does not fit\n"
         "  needs 45 units of 'state'; 40 can be had beside the rest\n"
-        "  state: live 10 · holes 5 · pending 0 · vacated 0 · fixed 0 · ids left 50\n"
+        "  state: live 10 · holes 5 · pending 0 · vacated 0 · reserved 0 · ids left 50\n"
         "  short of 5.00 MiB, everything settled, released and packed\n"
         "  nearest: ask for at most 40 of 'state', or free some of any band"
     )

@@ -187,7 +187,7 @@ def test_a_float_of_pending_pages_is_transparent_once_settled() -> None:
 @pytest.mark.req("CAP-5+")
 def test_an_end_is_packed_around_its_fixed_pages() -> None:
     """Its span ends at the outermost fixed page, or after all it holds if that is more."""
-    bound = low(5, 14)._replace(fixed=1, stop=20, fixed_start=11, fixed_stop=12)
+    bound = low(5, 14)._replace(reserved=1, stop=20, fixed_start=11, fixed_stop=12)
     snapshot = snapshot_of(bound, high(80))
     assert spans(plan(snapshot, (0, 8), Step.FLUSH_ENDS)) == {"low": (0, 12), "high": (12, 100)}
     assert not feasible(snapshot, (0, 9))

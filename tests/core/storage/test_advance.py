@@ -95,6 +95,22 @@ def test_a_shortened_row_goes_on_from_where_it_ends(lifetime: Lifetime, shorter:
         row.step(length)
 
 
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("owner", [False, True], ids=["full owns", "alone"])
+@pytest.mark.parametrize("lifetime", KINDS, ids=str)
+def test_a_row_shortened_to_what_it_handed_over_begins_anew(lifetime: Lifetime, owner: bool) -> None:
+    """What had retired of the pages behind is forgotten with them: they are taken, and retire, again."""
+    row = Row(lifetime, owner=owner)
+    for length in range(1, 11):
+        row.step(length)
+    row.hand_over(2)
+    for length in range(11, 32):
+        row.step(length)
+    row.shorten(8)
+    for length in range(9, 50):
+        row.step(length)
+
+
 def test_a_shortened_row_asks_its_lifetime_of_what_lies_ahead_alone() -> None:
     """Never of a span that ends before it starts, though the row was looked at farther on."""
 

@@ -151,3 +151,33 @@ def test_an_unknown_sub_pool_has_no_table() -> None:
     assert len(ids.tables) == 2
     with pytest.raises(KeyError):
         ids.tables["state"]
+
+
+def test_a_step_of_as_many_tokens_as_rows_is_not_one_token_each() -> None:
+    """Two of one row, across a page, and none of the other."""
+    storage = storage_of((SHORT, FULL))
+    rows = storage.open(2)
+    storage.step(rows, rows_of(3, 5))
+    ids = storage.step(rows, rows_of(5, 5))
+    assert [part.tolist() for part in ids.write_positions()] == [[0, 0], [3, 4]]
+    for name in ("window-6", "full"):
+        assert ids.write_pages(name).tolist() == ids.tables[name][0, :2].tolist()
+    assert ids.write_offsets().tolist() == [3, 0]
+
+
+@pytest.mark.req("SIZ-5")
+def test_steps_after_a_resize_read_the_new_maps() -> None:
+    """What was asked for before it is refused, also where nothing was open; what is asked for after it is right."""
+    storage = storage_of((STATE, SHORT, FULL))
+    storage.close(storage.open())
+    old = storage.translate(rows_of())
+    storage.resize(3000)
+    with pytest.raises(InvariantError, match=r"storage\.ids_outlived_their_step"):
+        _ = old.tables
+    row = rows_of(storage.open())
+    ids = storage.step(row, rows_of(11))
+    chain, table = storage.chain, storage.requests
+    for name in ("window-6", "full"):
+        assert ids.tables[name].tolist() == chain.pages(name, table.pages[row, :3]).tolist()
+        assert len(set(ids.write_pages(name).tolist()) - {chain.bands[name].grid.sink_page}) == 3
+    assert ids.slots.tolist() == chain.pages("state", table.slots[row]).tolist() == [[1]]

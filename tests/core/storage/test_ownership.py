@@ -152,6 +152,31 @@ def test_a_wrong_free_of_rows_changes_nothing(name: str) -> None:
         storage.ownership.free_rows(row, pieces)
 
 
+@pytest.mark.req("IDS-4")
+def test_a_page_that_was_handed_over_and_fixed_is_not_freed() -> None:
+    """It stays its owner's, with all that was to be freed beside it; nor does a row lose a page that is fixed."""
+    storage = running(14, 5)
+    chain, ids = storage.chain, storage.ownership.hand_over(0, 8)
+    rows = storage.requests.pages[0, 3:4]
+    chain.fix("window-6", ids[1:])
+    chain.fix("full", rows)
+    wrong = (
+        lambda: storage.ownership.free_pages(ids),
+        lambda: storage.ownership.free_rows(0, [range(8, 14)]),
+        lambda: storage.close(rows_of(1, 0)),
+    )
+    for act in wrong:
+        with nothing_changes(storage), pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
+            act()
+    chain.unfix("window-6", ids[1:])
+    chain.unfix("full", rows)
+    storage.ownership.free_rows(0, [range(8, 14)])
+    assert held(storage, 0) == [1, 0, 0]
+    storage.ownership.free_pages(ids)
+    storage.close(1)
+    storage.verify()
+
+
 def test_nothing_freed_is_nothing_changed() -> None:
     """No pieces, empty pieces, no pages."""
     storage = running(14)
