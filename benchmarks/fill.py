@@ -166,13 +166,21 @@ def measure(name: str, layers: Sequence[Layer], memory: int, page_tokens: int, s
     return figure(case, worst.unused, "bytes", limit)
 
 
+def positive(text: str) -> int:
+    """A count of at least one, from the command line."""
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} is not at least 1")
+    return count
+
+
 def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="one model and one chain, 8 GiB, one seed")
-    parser.add_argument("--page-size", type=int, default=16, help="tokens a page")
-    parser.add_argument("--seeds", type=int, default=10, help="so many fills of each plan")
+    parser.add_argument("--page-size", type=positive, default=16, help="tokens a page")
+    parser.add_argument("--seeds", type=positive, default=10, help="so many fills of each plan")
     arguments = parser.parse_args()
     plans = {name: model_layers(name) for name in MODELS} | {name: layers_of(kinds) for name, kinds in CHAINS.items()}
     names = [MODELS[0], "three bands"] if arguments.quick else list(plans)

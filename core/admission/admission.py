@@ -8,7 +8,7 @@
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import add, sub
 from typing import Any, Protocol
@@ -22,6 +22,8 @@ from kvarena.planning.demand import Demand, RequestShape, request_demand
 from kvarena.planning.packing import packs
 from kvarena.planning.sizing import Sizing
 from kvarena.terms.answers import Admit, Never, Wait, named
+from kvarena.terms.doors import whole
+from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Cache, IntArray
 
@@ -62,6 +64,8 @@ class Admission:
         output_fraction: float = 1.0,
         cache: Cache | None = None,
     ) -> None:
+        if not 0 < output_fraction <= 1:
+            raise KvarenaError(f"output_fraction is {output_fraction}; it must be above 0 and at most 1")
         self.chain = chain
         self.plan = chain.plan
         self.arena_bytes = sizing.arena_bytes
@@ -87,6 +91,19 @@ class Admission:
             self.plan, shape, chunk_tokens=self.chunk_tokens, slots_per_request=self.slots_per_request
         )
 
+    def _charge_of(self, prompt_tokens: int, output_tokens: int) -> Demand | None:
+        """``_charge_or_never`` of lengths as they come in, kept.
+
+        Raises:
+            KvarenaError: there is no such request.
+        """
+        prompt, output = whole(prompt_tokens, "tokens to forward"), whole(output_tokens, "tokens to generate")
+        if prompt < 1 or output < 0:
+            raise KvarenaError(
+                f"a request of {prompt} tokens to forward and {output} to generate is none; at least 1 and 0"
+            )
+        return self._terms(prompt, output)
+
     def _charge_or_never(self, prompt_tokens: int, output_tokens: int) -> Demand | None:
         """What a request is charged; None where no empty arena could serve it to its end."""
         if not self.fits_alone(prompt_tokens, output_tokens):
@@ -100,11 +117,9 @@ class Admission:
     @capacity_decision
     def ask(self, prompt_tokens: int, output_tokens: int) -> Admit | Wait | Never:
         """May a request with so many tokens to forward, and so many still to generate, start now?"""
-        charge = self._terms(prompt_tokens, output_tokens)
+        charge = self._charge_of(prompt_tokens, output_tokens)
         if charge is None:
-            never = self.never(prompt_tokens, output_tokens)
-            assert never is not None
-            return never
+            return self._never(prompt_tokens, output_tokens)
         promised = self.promised()
         wanted = tuple(map(add, charge, promised))
         if self.chain.feasible(wanted):
@@ -125,25 +140,12 @@ class Admission:
         Returns:
             Their charges, promised, for ``start``; and the answer to the first that may not, None where all may.
         """
-        charges: list[Demand] = []
-        waiting = iter(requests)
-        while group := list(islice(waiting, TOGETHER)):
-            terms = [self._terms(*request) for request in group]
-            asked = [charge for charge in terms if charge is not None]
-            together = tuple(map(sum, zip(*asked, strict=True)))
-            if len(asked) == len(terms) and self._fits_beside(together):
-                self.promise(together)
-                charges += asked
-                continue
-            for request in group:
-                answer = self.ask(*request)
-                if not isinstance(answer, Admit):
-                    return charges, answer
-                if answer.evicts and not self.make_room(answer):
-                    return charges, Wait(self.plan.names, answer.charge, self.promised())
-                self.promise(answer.charge)
-                charges.append(answer.charge)
-        return charges, None
+        starting = self._starting
+        try:
+            return self._admit(iter(requests))
+        except BaseException:  # nobody has the charges: nobody will start with them
+            self._starting, self._promised = starting, None
+            raise
 
     @capacity_decision
     def make_room(self, answer: Admit, reading: Any = None) -> bool:
@@ -156,17 +158,21 @@ class Admission:
             return not answer.evicts
         if reading is not None:
             self.cache.lock(reading)
-        if not self._fits_beside(answer.charge):
-            self.cache.evict(lambda: self._fits_beside(answer.charge))
-        made = self._fits_beside(answer.charge)
-        if not made and reading is not None:
-            self.cache.unlock(reading)
+        made = False
+        try:
+            if not self._fits_beside(answer.charge):
+                self.cache.evict(lambda: self._fits_beside(answer.charge))
+            made = self._fits_beside(answer.charge)
+        finally:
+            if not made and reading is not None:
+                self.cache.unlock(reading)
         return made
 
     def never(self, prompt_tokens: int, output_tokens: int) -> Never | None:
         """Why no empty arena could serve such a request, with its sum; None where one could."""
-        if self.fits_alone(prompt_tokens, output_tokens):
-            return None
+        return None if self.fits_alone(prompt_tokens, output_tokens) else self._never(prompt_tokens, output_tokens)
+
+    def _never(self, prompt_tokens: int, output_tokens: int) -> Never:
         rows = RequestShape(prompt_tokens, output_tokens).rows
         if rows > self.context_tokens:
             why = f"{rows:,} rows are more than the {self.context_tokens:,} of a request row (context_tokens)"
@@ -177,6 +183,8 @@ class Admission:
 
     def promise(self, charge: Demand) -> None:
         """A request will start with this charge: held back from now on, until ``start`` gives it to its row."""
+        proper = len(charge) == len(self._starting) and min(charge, default=0) >= 0
+        invariant("admission.negative_charge", proper, charge=charge)
         self._starting = tuple(map(add, self._starting, charge))
         self._promised = None if self._promised is None else tuple(map(add, self._promised, charge))
 
@@ -184,7 +192,8 @@ class Admission:
         """The rows of promised requests are open."""
         if not len(rows):
             return
-        invariant("admission.a_charge_for_each_row", len(rows) == len(charges), rows=rows, charges=charges)
+        each = len(set(rows.tolist())) == len(charges) == len(rows)
+        invariant("admission.a_charge_for_each_row", each, rows=rows, charges=charges)
         totals = [sum(column) for column in zip(*charges, strict=True)]
         left = tuple(map(sub, self._starting, totals))
         invariant("admission.started_unpromised", min(left, default=0) >= 0, rows=rows, left=left)
@@ -194,7 +203,8 @@ class Admission:
 
     def recharge(self, row: int, charge: Demand) -> None:
         """A running request goes on with another charge."""
-        invariant("admission.negative_charge", min(charge, default=0) >= 0, row=row, charge=charge)
+        proper = len(charge) == len(self._starting) and min(charge, default=0) >= 0
+        invariant("admission.negative_charge", proper, row=row, charge=charge)
         self._charges[row] = charge
         self._promised = None
 
@@ -212,6 +222,27 @@ class Admission:
             self._promised = tuple(map(add, np.add.reduce(owed, axis=1).tolist(), self._starting))
             self._promised_at = now
         return self._promised
+
+    def _admit(self, waiting: Iterator[tuple[int, int]]) -> tuple[list[Demand], Wait | Never | None]:
+        """``admit``, group by group."""
+        charges: list[Demand] = []
+        while group := list(islice(waiting, TOGETHER)):
+            terms = [self._charge_of(*request) for request in group]
+            asked = [charge for charge in terms if charge is not None]
+            together = tuple(map(sum, zip(*asked, strict=True)))
+            if len(asked) == len(terms) and self._fits_beside(together):
+                self.promise(together)
+                charges += asked
+                continue
+            for request in group:
+                answer = self.ask(*request)
+                if not isinstance(answer, Admit):
+                    return charges, answer
+                if answer.evicts and not self.make_room(answer):
+                    return charges, Wait(self.plan.names, answer.charge, self.promised())
+                self.promise(answer.charge)
+                charges.append(answer.charge)
+        return charges, None
 
     def _fits_beside(self, charge: Demand) -> bool:
         """Whether a charge fits now beside what was promised."""

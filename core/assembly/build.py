@@ -108,6 +108,7 @@ def _reserve(device: Device, sizing: Sizing) -> None:
 
 def _books(plan: Plan, sizing: Sizing, device: Device, policies: Policies, checks: int) -> tuple[Chain, RequestTable]:
     """Everything whose size follows the sizing: the chain's maps and the request table."""
+    check_bookkeeping(sizing)
     # any free byte may become a slot, so there are ids for as many as the arena could hold
     slot_ids = sizing.arena_bytes // plan.slots.unit_bytes if plan.slots else 0
     chain = Chain(plan, sizing.arena_bytes, device=device, policies=policies, slot_count=slot_ids, checks=checks)

@@ -11,7 +11,7 @@ from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import UnitIds
 from kvarena.chain.estimates import Estimates, capacity_decision, free_bytes
 from kvarena.chain.minters import Minter, Named, NewPages, open_minters
-from kvarena.chain.relief import AnyBand, Counters, compact, hand_out, realize
+from kvarena.chain.relief import AnyBand, Counters, compact, realize, take_pages
 from kvarena.chain.verify import verify_chain
 from kvarena.planning.credit import credited
 from kvarena.planning.packing import usable_range
@@ -20,8 +20,8 @@ from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_p
 from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage, whole_number
-from kvarena.terms.errors import InvariantError
-from kvarena.terms.invariants import OFF, STRICT, WARN, broken, invariant
+from kvarena.terms.doors import whole
+from kvarena.terms.invariants import OFF, STRICT, WARN, fail, invariant
 from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
 ANSWERS_MAX = 1024
@@ -54,6 +54,7 @@ class Chain:
         Raises:
             PlanError: a sub-pool has too many pages to number, or none at all.
         """
+        invariant("chain.negative_slots", slot_count >= 0, slot_count=slot_count)
         invariant("chain.unknown_check_level", checks in (OFF, WARN, STRICT), checks=checks)
         self.plan = plan
         self.arena_bytes = arena_bytes
@@ -91,6 +92,7 @@ class Chain:
         """Whether a take of so many units per sub-pool, in chain order, would succeed now. Kept until a change."""
         answer = self._answers.get(demand)
         if answer is None:
+            demand = tuple([whole(count, "chain.feasible: a count") for count in demand])
             answer = feasible(self.snapshot(), demand)
             if len(self._answers) < ANSWERS_MAX:
                 self._answers[demand] = answer
@@ -99,6 +101,7 @@ class Chain:
     @capacity_decision
     def feasible_after(self, demand: tuple[int, ...], frees: Sequence[int]) -> bool:
         """Whether the take would succeed once so many units per sub-pool, of those live now, were freed."""
+        invariant("chain.frees_of_other_bands", len(frees) == len(self.bands), frees=frees, bands=len(self.bands))
         return feasible(credited(self.snapshot(), frees), demand)
 
     # -- taking and freeing
@@ -106,18 +109,21 @@ class Chain:
     @capacity_decision
     def take_new(self, minter: str, count: int) -> NewPages | Refused:
         """Mint ids and bind each in every sub-pool that shares them, all of them or none."""
-        source = self.minters[minter]
+        source, count = self.minters[minter], whole(count, "chain.take_new: count")
         if count < 0:
-            invariant("chain.negative_demand", False, minter=minter, count=count)
-        if source.fit_in_holes(count):
-            taken = source.take_holes(count, self.device)
-        else:
-            counts = self._counts(dict.fromkeys(source.names, count))
-            planned = self._arrange(counts) if count <= source.pool.free else self._refusal(counts, source)
-            if isinstance(planned, Refused):
-                return planned
-            ids = source.pool.mint(count)
-            taken = NewPages(ids, hand_out(self.bands, planned, dict.fromkeys(source.names, ids), self.device))
+            fail("chain.negative_demand", minter=minter, count=count)
+        try:
+            if source.fit_in_holes(count):
+                taken = source.take_holes(count, self.device)
+            else:
+                counts = self._counts(dict.fromkeys(source.names, count))
+                planned = self._arrange(counts) if count <= source.pool.free else self._refusal(counts, source)
+                if isinstance(planned, Refused):
+                    return planned
+                taken = source.take_placed(count, planned, self.bands, self.device)
+        except BaseException:  # a device or a policy failed: what it did before is priced anew
+            self._changed()
+            raise
         self._changed()
         self.counters.takes += 1
         return taken
@@ -135,12 +141,16 @@ class Chain:
                 band.ids.check_unbound(ids)
                 self._minter_of[name].check_take(name, ids)
         wanted = {name: ids for name, ids in demand.items() if len(ids)}
-        planned = self._arrange(self._counts({name: len(ids) for name, ids in wanted.items()}))
-        if isinstance(planned, Refused):
-            return planned
-        taken = hand_out(self.bands, planned, wanted, self.device)
-        for name in wanted.keys() & self.minters.keys():
-            self.minters[name].bound(wanted[name])
+        try:
+            planned = self._arrange(self._counts({name: len(ids) for name, ids in wanted.items()}))
+            if isinstance(planned, Refused):
+                return planned
+            for name in wanted.keys() & self.minters.keys():
+                self.minters[name].bound(wanted[name])
+            taken = take_pages(self.bands, planned, wanted, self.device)
+        except BaseException:
+            self._changed()
+            raise
         self._changed()
         self.counters.takes += 1
         return {name: np.empty(0, dtype=np.int64) for name in demand} | taken
@@ -193,14 +203,15 @@ class Chain:
     @capacity_decision
     def flush(self) -> int:
         """Close holes of the ends as far as the compaction policy says. Returns the pages moved."""
-        moved = 0
-        for band in self.bands.values():
-            if isinstance(band, Band) and len(band.holes):
-                policy = self.policies.compaction
-                limit = whole_number(policy.moves(band.live, len(band.holes)), f"compaction {policy.name!r}")
-                moved += compact(band, self.device, self.counters, limit=limit) if limit > 0 else 0
-        if moved:
-            self._changed()
+        moved, policy = 0, self.policies.compaction
+        try:
+            for band in self.bands.values():
+                if isinstance(band, Band) and len(band.holes):
+                    limit = whole_number(policy.moves(band.live, len(band.holes)), f"compaction {policy.name!r}")
+                    moved += compact(band, self.device, self.counters, limit=limit) if limit > 0 else 0
+        finally:  # where the policy fails for one band, another has moved
+            if moved:
+                self._changed()
         return moved
 
     def verify(self) -> None:
@@ -222,7 +233,7 @@ class Chain:
                 return self._refusal(counts)
             arrangement = first_plan(snapshot, counts, self._place)
             if arrangement is None:
-                raise InvariantError(broken("chain.feasible_without_a_plan", counts=counts, snapshot=snapshot))
+                fail("chain.feasible_without_a_plan", counts=counts, snapshot=snapshot)
             realize(self.bands, snapshot, arrangement, self.device, self.counters)
         invariant("chain.nothing_pends", arrangement.waits is Waits.NOTHING, arrangement=arrangement)
         return arrangement

@@ -7,8 +7,9 @@ import numpy as np
 
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import IdPool, within
-from kvarena.chain.relief import AnyBand
+from kvarena.chain.relief import AnyBand, take_pages
 from kvarena.planning.plan import Plan
+from kvarena.planning.pricing import Arrangement
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Device, IntArray
@@ -102,11 +103,32 @@ class Minter:
         """Mint ids and bind them in every band, to holes: no span changes. They fit, by ``fit_in_holes``."""
         ids = self.pool.mint(count)
         pages: dict[str, IntArray] = {}
-        for name, band, zeroed_bytes in self._parts:
-            pages[name] = taken = band.reuse(ids)
-            if zeroed_bytes:
-                device.zero_pages(zeroed_bytes, taken)
+        try:
+            for name, band, zeroed_bytes in self._parts:
+                pages[name] = taken = band.reuse(ids)
+                if zeroed_bytes:
+                    device.zero_pages(zeroed_bytes, taken)
+        except BaseException:
+            self._take_back(ids)
+            raise
         return NewPages(ids, pages)
+
+    def take_placed(
+        self, count: int, arrangement: Arrangement, bands: Mapping[str, AnyBand], device: Device
+    ) -> NewPages:
+        """Mint ids and bind them in every band, where the arrangement says; what it moves has moved."""
+        ids = self.pool.mint(count)
+        try:
+            return NewPages(ids, take_pages(bands, arrangement, dict.fromkeys(self.names, ids), device))
+        except BaseException:
+            self._take_back(ids)
+            raise
+
+    def _take_back(self, ids: IntArray) -> None:
+        """A take failed half-way: nobody has these ids."""
+        for band in self.bands:
+            band.free_among(ids)
+        self.pool.accept(ids)
 
 
 class Named(dict[str, AnyBand]):

@@ -77,7 +77,7 @@ def realize(
             relocate(band, device, counters, block=range(places[name].start, places[name].stop))
 
 
-def hand_out(
+def take_pages(
     bands: Mapping[str, AnyBand], arrangement: Arrangement, wanted: Mapping[str, IntArray], device: Device
 ) -> dict[str, IntArray]:
     """Each band takes its pages, in chain order, inside the span that the arrangement gives it."""
@@ -91,7 +91,8 @@ def hand_out(
             taken[name] = band.take(ids)
             continue
         place = places[name]
-        taken[name] = pages = band.take(ids, place.start, place.stop)
-        if band.grid.zero_on_take:
-            device.zero_pages(band.grid.unit_bytes, pages)
+        taken[name] = band.take(ids, place.start, place.stop)
+    for name, pages in taken.items():
+        if bands[name].grid.zero_on_take:
+            device.zero_pages(bands[name].grid.unit_bytes, pages)
     return taken

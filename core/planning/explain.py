@@ -77,6 +77,7 @@ class Explanation:
 
 def explain(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = middle) -> Explanation:
     """The answer of ``first_plan`` with its reasons."""
+    feasible(snapshot, demand)  # says what is wrong with a demand that is none
     asked = tuple((shot.name, count) for shot, count in zip(snapshot.bands, demand, strict=True))
     arrangement = first_plan(snapshot, demand, place)
     if arrangement is None:

@@ -88,8 +88,8 @@ class Retirement:
     def retired_too_much(self, table: RequestTable, row: int, length: int) -> bool:
         """Whether a query at this length, below the row's present one, would need pages that are gone."""
         if self.in_order:
-            first = self.paging.pages(self._floor(np.array([length])))[0]
-            return bool(first < table.retired[self.column, row])
+            first, left = self.paging.pages(self._floor(np.array([length])))[0], -(-length // self.paging.tokens)
+            return bool(first < min(table.retired[self.column, row], left))
         gone = self._whole(int(table.looked_at[row])) - self._whole(length)
         return any(page * self.paging.tokens < length for page in gone)
 

@@ -47,7 +47,7 @@ class Tables(Mapping[str, IntArray]):
         if known is None:
             maps = self._maps
             if name not in maps.names:
-                raise KeyError(name)
+                raise KeyError(f"no token sub-pool {name!r}; there are {', '.join(maps.names)}")
             maps.check_epoch(self._epoch, name)
             known = self._known[name] = maps.chain.pages(name, maps.table.pages[self._rows, : self._width])
         return known
@@ -105,6 +105,8 @@ class IterationIds:
         """The physical page of each new token in this sub-pool, row-major."""
         known = self._pages.get(name)
         if known is None:
+            if name not in self._maps.names:
+                raise KeyError(f"no token sub-pool {name!r}; there are {', '.join(self._maps.names)}")
             self._maps.check_epoch(self._epoch, name)
             known = self._pages[name] = self._maps.chain.pages(name, self._written()[0])
         return known
@@ -132,7 +134,10 @@ class IterationIds:
         if self._writes is None:
             maps, table, rows = self._maps, self._maps.table, self.rows
             counts = self.lengths - self.starts
-            if counts.tobytes() == table.ones[: len(rows)].tobytes():  # each writes one token, into its last page
+            if not maps.names:
+                nothing = np.empty(0, dtype=np.int64)
+                self._writes = nothing, nothing
+            elif counts.tobytes() == table.ones[: len(rows)].tobytes():  # each writes one token, into its last page
                 self._writes = table.tails[rows], maps.paging.offsets(self.starts)
             else:  # a row has whole pages, so its tokens can be numbered through all rows
                 first = rows * (table.pages_per_row * self.page_tokens)

@@ -7,6 +7,7 @@ import numpy as np
 from kvarena.storage.advance import Retirement
 from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.requests import UNBOUND
+from kvarena.terms.doors import line, whole
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 from kvarena.terms.ranges import merge
@@ -54,18 +55,19 @@ class Ownership:
             InvariantError: the tokens end inside a page, or lie beyond what the row has written.
         """
         table, size = self._maps.table, self._maps.paging.tokens
-        stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
+        tokens = whole(tokens, "ownership.hand_over: tokens")
         invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row)
+        stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
         invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
         invariant("storage.hand_over_beyond_the_row", 0 <= tokens <= length, tokens=tokens, length=length)
         lent = int(table.lent[row])
-        whole = table.pages[row, lent:stop]
-        for pool, gone in self._gone(whole):
+        taken = table.pages[row, lent:stop]
+        for pool, gone in self._gone(taken):
             table.retired[pool.column, row] -= gone
         table.lent[row] = max(lent, stop)
         table.any_lent = True
         self.version += 1
-        ids: IntArray = whole[whole != UNBOUND]
+        ids: IntArray = taken[taken != UNBOUND]
         self._is_handed[ids] = True
         return ids
 
@@ -75,7 +77,7 @@ class Ownership:
         Raises:
             InvariantError: one of them was not handed over, or is named twice; nothing has changed.
         """
-        count = len(self._is_handed)
+        count, ids = len(self._is_handed), line(ids, "ownership.free_pages: ids")
         if not len(ids):
             return
         invariant("storage.free_of_unknown_page", 0 <= ids.min() <= ids.max() < count, ids=ids, ids_in_all=count)
@@ -95,16 +97,18 @@ class Ownership:
                 that the next query would need rows that retired; nothing has changed.
         """
         table, size = self._maps.table, self._maps.paging.tokens
-        whole = merge(pieces)
+        pieces = list(pieces)
         invariant("storage.free_of_free_row", table.is_open(np.array([row])), row=row)
-        if not whole:
+        invariant("storage.free_of_rows_with_gaps", all(piece.step == 1 for piece in pieces), row=row, pieces=pieces)
+        merged = merge(pieces)
+        if not merged:
             return
-        length, start = int(table.lengths[row]), whole[0].start
-        tail = len(whole) == 1 and whole[0].stop == length
-        invariant("storage.free_leaves_rows_behind", tail, row=row, pieces=whole, length=length)
+        length, start = int(table.lengths[row]), merged[0].start
+        tail = len(merged) == 1 and merged[0].stop == length
+        invariant("storage.free_leaves_rows_behind", tail, row=row, pieces=merged, length=length)
         lent = int(table.lent[row])
         own = start >= lent * size
-        invariant("storage.free_straddles_an_owner", own, row=row, pieces=whole, handed_over_tokens=lent * size)
+        invariant("storage.free_straddles_an_owner", own, row=row, pieces=merged, handed_over_tokens=lent * size)
         count = int(table.page_counts[row])
         stop = min(-(-start // size), count)
         lost = [pool.name for pool in self._retirements if stop > lent and pool.retired_too_much(table, row, start)]

@@ -16,12 +16,13 @@ from kvarena.storage.ownership import Ownership
 from kvarena.storage.requests import UNBOUND, RequestTable
 from kvarena.storage.routed import Routed
 from kvarena.terms.answers import Refused
+from kvarena.terms.doors import line, whole
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.events import event_log, tells_debug
-from kvarena.terms.invariants import STRICT, invariant
+from kvarena.terms.invariants import STRICT, fail, invariant
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import Device, IntArray
-from kvarena.terms.units import format_bytes
+from kvarena.terms.units import format_bytes, parse_bytes
 
 _log = event_log()
 
@@ -75,8 +76,8 @@ class Storage:
             for the type.
         """
         invariant("storage.used_after_release", not self._released)
-        invariant("storage.negative_open", count is None or count >= 0, count=count)
-        table, asked = self.requests, 1 if count is None else count
+        table, asked = self.requests, 1 if count is None else whole(count, "storage.open: count")
+        invariant("storage.negative_open", asked >= 0, count=count)
         if asked > table.free_count:
             free = f"{table.free_count} of {len(table)}" if table.free_count else f"none of {len(table)}"
             return Refused({}, (), self.chain.estimates.free_bytes, f"{asked} request rows asked for, {free} free")
@@ -104,12 +105,15 @@ class Storage:
         Raises:
             KvarenaError: a length is beyond what a row can hold; nothing has changed.
         """
-        table = self.requests
-        starts, checks = table.lengths[rows], self.chain.checks
+        table, checks = self.requests, self.chain.checks
+        rows, lengths = line(rows, "storage.step: rows").copy(), line(lengths, "storage.step: lengths").copy()
+        if len(rows) != len(lengths):
+            fail("storage.step_has_a_length_for_each_row", rows=len(rows), lengths=len(lengths))
         if checks:
             invariant("storage.used_after_release", not self._released)
             invariant("storage.step_of_free_row", table.is_open(rows), rows=rows)
             invariant("storage.step_repeats_a_row", table.are_distinct(rows), rows=rows)
+        starts = table.lengths[rows]
         crossing = ((lengths >= table.due[rows]) | (lengths <= starts)).nonzero()[0]
         if len(crossing):
             refused = self._cross(rows[crossing], starts[crossing], lengths[crossing])
@@ -123,9 +127,10 @@ class Storage:
     def close(self, rows: int | IntArray) -> None:
         """Give back everything that one or more requests own; their rows are free again."""
         rows = np.array([rows], dtype=np.int64) if isinstance(rows, int | np.integer) else rows
+        table, rows = self.requests, line(rows, "storage.close: rows")
+        invariant("storage.used_after_release", not self._released)
         if not len(rows):
             return
-        table = self.requests
         if self.chain.checks:
             invariant("storage.close_of_free_row", table.is_open(rows), rows=rows)
             invariant("storage.close_repeats_a_row", table.are_distinct(rows), rows=rows)
@@ -142,6 +147,9 @@ class Storage:
 
     def translate(self, rows: IntArray) -> IterationIds:
         """The physical ids of rows as they are: everything written can be read, nothing is to be written."""
+        rows = line(rows, "storage.translate: rows").copy()
+        invariant("storage.used_after_release", not self._released)
+        invariant("storage.translate_of_free_row", self.requests.is_open(rows), rows=rows)
         lengths = self.requests.lengths[rows]
         return IterationIds(self._maps, rows, lengths, lengths)
 
@@ -195,7 +203,7 @@ class Storage:
 
     # -- the arena's own life
 
-    def resize(self, budget_bytes: int) -> None:
+    def resize(self, budget_bytes: int | str) -> None:
         """Solve the plan again for another budget, after captured graphs took memory, say.
 
         Base address and units stay, so that captured addresses hold; only the top of the arena moves, and
@@ -205,11 +213,16 @@ class Storage:
             KvarenaError: a request is open, or the device cannot reach that size; nothing has changed.
             PlanError: the budget is below the floor; nothing has changed.
         """
+        invariant("storage.used_after_release", not self._released)
+        try:
+            budget = parse_bytes(budget_bytes if isinstance(budget_bytes, int) else str(budget_bytes))
+        except ValueError as error:
+            raise KvarenaError(f"storage.resize: {error}") from None
         held, handed = len(self.requests.open_rows()), len(self.ownership.handed_over())
         if held or handed:
             what = f"{held} requests are open: close them" if held else f"{handed} pages are handed over: free them"
             raise KvarenaError(f"{what} before the arena is resized")
-        sizing = size_plan(self.plan, budget_bytes, self.sizing.limits)
+        sizing = size_plan(self.plan, budget, self.sizing.limits)
         chain, requests = self._books(sizing)
         self.device.resize(sizing.arena_bytes)
         _log.info("storage_resized", arena_bytes=sizing.arena_bytes, rows=sizing.running, **sizing.units)

@@ -5,7 +5,7 @@ whole before anything changes, and what is wrong but harms nobody yet is told. A
 too. A broken ``invariant`` stops it at every level that looks. docs/checks.md has the list.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 from kvarena.terms.errors import InvariantError
 
@@ -20,6 +20,15 @@ def invariant(name: str, holds: Any, /, **found: Any) -> None:
     """
     if not holds:
         raise InvariantError(broken(name, **found))
+
+
+def fail(name: str, /, **found: Any) -> NoReturn:
+    """Stop the program: a promise that was looked at is broken.
+
+    Raises:
+        InvariantError: always.
+    """
+    raise InvariantError(broken(name, **found))
 
 
 def broken(name: str, /, **found: Any) -> str:

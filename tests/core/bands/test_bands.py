@@ -39,6 +39,7 @@ def test_a_low_band_grows_up_and_fills_holes_first() -> None:
     assert some.take(np.arange(5), 1, 6).tolist() == [1, 2, 3, 4, 5]
     some.free(ids(1, 3))
     assert state(some) == (3, 2, 1, 6)
+    assert some.shot().ids_free == PAGES - 3
     assert some.take(ids(10, 11, 12), 1, 7).tolist() == [2, 4, 6]
     assert state(some) == (6, 0, 1, 7)
     some.verify()
@@ -315,7 +316,7 @@ def test_those_that_are_bound_here_are_freed_among_others(end: End | None) -> No
     some.free_among(np.concatenate((ids(20), gone[:1])))
     some.verify()
     some.free_among(np.concatenate((ids(20), gone[1:], ids(7))))
-    assert (state(some)[:2], some.stop - some.start) == ((4, 0), 4)
+    assert (state(some)[:2], some.stop - some.start, some.shot().ids_free) == ((4, 0), 4, PAGES - 4)
     some.verify()
     some.free_among(ids(20, 21))
     some.free_among(ids())

@@ -26,23 +26,11 @@ def test_a_pool_mints_each_id_to_one_holder(steps: list) -> None:
             out |= set(minted)
         else:
             back = rng.sample(sorted(out), min(count, len(out)))
-            pool.give_back(ids(*back))
+            pool.accept(ids(*back))
             out -= set(back)
         assert pool.free == 20 - len(out)
         pool.verify()
     assert sorted(pool.mint(pool.free).tolist()) == sorted(set(range(20)) - out)
-
-
-@pytest.mark.parametrize("wrong", [ids(1, 1), ids(2), ids(-1), ids(9)], ids=["twice", "free", "negative", "beyond"])
-def test_a_wrong_give_back_changes_nothing(wrong: np.ndarray) -> None:
-    """An id named twice, one that is not out and one that does not exist are caught first."""
-    pool = IdPool(4)
-    pool.mint(2)
-    with pytest.raises(InvariantError, match=r"id_pool\.give"):
-        pool.give_back(wrong)
-    assert pool.free == 2
-    pool.give_back(ids(0, 1))
-    pool.verify()
 
 
 @pytest.mark.req("BLD-2")
@@ -86,15 +74,32 @@ def test_a_wrong_free_is_caught_before_anything_changes(wrong: np.ndarray) -> No
     maps.check_bound(ids(3, 0))
 
 
-@pytest.mark.parametrize("wrong", [ids(0, 1), ids(1), ids(2, 3)], ids=["one unbound", "unbound", "the first"])
+@pytest.mark.parametrize(
+    "wrong",
+    [ids(0, 1), ids(1), ids(2, 3), ids(-1), ids(0, -1)],
+    ids=["one unbound", "unbound", "the first", "what reads the sink", "one that reads the sink"],
+)
 def test_an_unbound_id_is_never_unbound(wrong: np.ndarray) -> None:
-    """At any level of checks: its page is the sink's, which would be handed out."""
+    """At any level of checks: its page is the sink's, which would be handed out; so is that of -1."""
     maps = UnitIds(4, 6, sink_page=5)
     maps.bind(ids(0, 3), ids(2, 4))
     with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
         maps.unbind(wrong)
     maps.verify()
     assert maps.bound == 2
+    assert maps.pages_of(ids(0, 1, 3, -1)).tolist() == [2, 5, 4, 5]
+
+
+def test_the_sink_is_nobodys_page() -> None:
+    """No id owns it, not even the -1 that reads it; it neither moves nor is moved onto."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(0), ids(2))
+    assert maps.owners_of(ids(5, 2, 0)).tolist() == [-2, 0, -1]
+    with pytest.raises(InvariantError, match=r"band\.move_of_unowned_page"):
+        maps.rebind(ids(5), ids(1))
+    maps.owners_of(slice(5, 6))[:] = -1
+    with pytest.raises(InvariantError, match=r"unit_ids\.sink_is_bound"):
+        maps.verify()
 
 
 def test_a_run_is_bound_in_order() -> None:
@@ -220,3 +225,12 @@ def test_verify_finds_an_id_that_came_back_and_was_never_out() -> None:
     pool.accept(ids(2))
     with pytest.raises(InvariantError, match=r"id_pool\.returned_was_never_out"):
         pool.verify()
+
+
+def test_verify_finds_a_page_that_unbound_reads_would_see() -> None:
+    """What -1 reads is the sink, always."""
+    maps = UnitIds(4, 6, sink_page=5)
+    maps.bind(ids(-1), ids(2))
+    maps.bound = 0
+    with pytest.raises(InvariantError, match=r"unit_ids\.sink_is_bound"):
+        maps.verify()

@@ -372,3 +372,16 @@ def test_a_refusal_for_ids_names_who_mints_them_alone() -> None:
     assert chain.take_new("full", free + 1).reason == reason
     assert chain.minters["full"].mint(free - 3) is not None
     assert chain.take_new("full", 4).reason == "full has 3 ids left"
+
+
+@pytest.mark.req("CAP-2")
+def test_only_so_many_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that asks for ever new demands fills no memory; those remembered first stay."""
+    chain, asked = three_kinds(), []
+    answer = chain_module.feasible
+    monkeypatch.setattr(chain_module, "feasible", lambda *args: asked.append(args[1]) or answer(*args))
+    monkeypatch.setattr(chain_module, "ANSWERS_MAX", 3)
+    demands = [(0, count, count) for count in range(5)]
+    for _ in range(2):
+        assert all(chain.feasible(demand) for demand in demands)
+    assert asked == demands + demands[3:]

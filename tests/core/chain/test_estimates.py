@@ -19,7 +19,7 @@ from kvarena.policies.hole_order import NearestHoles
 from kvarena.terms.answers import Admit, Refused, Wait
 from kvarena.terms.errors import InvariantError, KvarenaError
 from kvarena.terms.lifetimes import Chunk, Full, State, Window
-from kvarena.terms.ports import End, Holes
+from kvarena.terms.ports import End, Holes, IntArray
 
 pytestmark = pytest.mark.req("CAP-6")
 
@@ -198,12 +198,24 @@ def spied(read: Callable[[Chain], object], checks: int) -> tuple[Chain, Spy]:
     return chain, spy
 
 
+@attrs.frozen
+class Nothing:
+    """What the rows of no storage hold."""
+
+    sub_pools: int
+    rows: int
+    version = 0
+
+    def held(self) -> IntArray:
+        """No unit."""
+        return np.zeros((self.sub_pools, self.rows), dtype=np.int64)
+
+
 def admission_of(chain: Chain, spy: Spy) -> Admission:
     """Admission over the chain, with the spy as its cache; a request of 5 tokens asks for 1, 5 and 5 units."""
     limits = Limits(context_tokens=64, max_running=4, mirrors=False)
     sizing = size_plan(chain.plan, 1 << 16, limits)
-    held = np.zeros((len(chain.plan.sub_pools), sizing.running), dtype=np.int64)
-    return Admission(chain, sizing, lambda: held, chunk_tokens=8, cache=spy)
+    return Admission(chain, sizing, Nothing(len(chain.plan.sub_pools), sizing.running), chunk_tokens=8, cache=spy)
 
 
 def ask_when_full(chain: Chain, spy: Spy) -> object:
@@ -217,7 +229,7 @@ def ask_when_full(chain: Chain, spy: Spy) -> object:
 
 DECISIONS: dict[str, Callable[[Chain, Spy], object]] = {
     "take_new into holes": lambda chain, _: chain.take_new("full", 2),
-    "take that places a float": lambda chain, _: chain.take({"window-8": np.arange(2)}),
+    "take that places a float": lambda chain, _: chain.take({"window-8": chain.minters["full"].mint(2)}),
     "flush": lambda chain, _: chain.flush(),
     "ask": ask_when_full,
     "make_room": lambda chain, spy: admission_of(chain, spy).make_room(Admit((0, 0, 900), evicts=True)),

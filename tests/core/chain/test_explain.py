@@ -88,7 +88,9 @@ def test_any_ask_moves_what_was_told() -> None:
             chain.free(name, rng.choice(bound, 8, replace=False))
         minter = ("state", "full")[seed % 2]
         names = chain.minters[minter].names
-        most = next(n for n in range(99) if not chain.feasible(tuple((n + 1) * (name in names) for name in chain.bands)))
+        most = next(
+            n for n in range(99) if not chain.feasible(tuple((n + 1) * (name in names) for name in chain.bands))
+        )
         count = int(rng.integers(max(1, most - 3), most + 1))
         found = explain(chain, tuple(count * (name in names) for name in chain.bands))
         assert found.arrangement is not None

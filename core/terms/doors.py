@@ -1,0 +1,37 @@
+"""What comes in through a public call: whole numbers, and arrays of rows, lengths or ids; or one clear error."""
+
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from kvarena.terms.errors import KvarenaError
+from kvarena.terms.ports import IntArray
+
+_INT64 = np.dtype(np.int64)
+
+
+def whole(value: Any, what: str) -> int:
+    """A count as a Python int: a numpy one of few bits would overflow in the sums that follow.
+
+    Raises:
+        KvarenaError: it is no whole number; ``what`` says whose place it is.
+    """
+    try:
+        return index(value)
+    except TypeError:
+        raise KvarenaError(f"{what} is {value!r}; it must be a whole number") from None
+
+
+def line(values: Any, what: str) -> IntArray:
+    """An int64 array of one dimension, as it is.
+
+    Raises:
+        KvarenaError: it is something else; with the cure.
+    """
+    if type(values) is np.ndarray and values.dtype == _INT64 and values.ndim == 1:
+        return values
+    found = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+    raise KvarenaError(
+        f"{what} must be an int64 array of one dimension, not {found}; use np.asarray(x, dtype=np.int64)"
+    )
