@@ -5,18 +5,19 @@ from contextlib import contextmanager
 
 import attrs
 import numpy as np
+from hypothesis import strategies as st
 
 from kvarena.backends.cpu import CpuDevice
 from kvarena.backends.host import HostDevice
 from kvarena.chain.chain import Chain, NewPages, Policies
 from kvarena.planning.plan import Plan, plan_storage
-from kvarena.policies.compaction import Lazy
-from kvarena.policies.hole_order import Nearest
+from kvarena.policies.compaction import Eager, Lazy, Never
+from kvarena.policies.hole_order import Nearest, Recent
 from kvarena.policies.placement import Middle
 from kvarena.terms.answers import Refused
 from kvarena.terms.fields import Field
 from kvarena.terms.layers import Layer, Part
-from kvarena.terms.lifetimes import Full, Lifetime, State, Window
+from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
 from kvarena.terms.ports import HIGH, End, FieldView, IntArray
 
 POLICIES = Policies(Nearest(), Lazy(), Middle())
@@ -112,6 +113,12 @@ class Lowest:
         return lowest - 5
 
 
+LIFETIMES = (State(), Window(64), Window(32), Chunk(48), Window(8), Window(4), Full())
+HOLE_ORDERS = (Nearest(), Nearest(recent_max=0), Nearest(recent_max=2), Recent(), Farthest())
+COMPACTIONS = (Lazy(max_moves=3), Eager(), Never(), Half())
+PLACEMENTS = (Middle(), Lowest())
+
+
 def planned(*parts: tuple[Lifetime, int]) -> Plan:
     """One layer per lifetime and bytes of an entry, pages of one token."""
     layers = [Layer(index, (Part(Raw(size), lifetime),)) for index, (lifetime, size) in enumerate(parts)]
@@ -130,6 +137,22 @@ def chain_of(
     """A chain over an arena of its own."""
     device = device or CpuDevice()
     device.reserve(arena_bytes)
+    return Chain(plan, arena_bytes, device=device, policies=policies, slot_count=slots, checks=checks)
+
+
+@st.composite
+def any_chain(draw: st.DrawFn) -> Chain:
+    """One to seven sub-pools with units of 2 to 24 bytes, mixed, on a few hundred bytes."""
+    lifetimes = draw(st.lists(st.sampled_from(LIFETIMES), unique=True, min_size=1, max_size=7))
+    layers = [
+        Layer(index, (Part(Raw(draw(st.integers(2, 24))), lifetime),)) for index, lifetime in enumerate(lifetimes)
+    ]
+    plan = plan_storage(layers, page_tokens=1)
+    arena_bytes = draw(st.integers(64 * len(layers), 128 * len(layers)))
+    device = CpuDevice()
+    device.reserve(arena_bytes)
+    policies = Policies(*(draw(st.sampled_from(kinds)) for kinds in (HOLE_ORDERS, COMPACTIONS, PLACEMENTS)))
+    slots, checks = draw(st.integers(1, 12)), draw(st.sampled_from((1, 2)))
     return Chain(plan, arena_bytes, device=device, policies=policies, slot_count=slots, checks=checks)
 
 

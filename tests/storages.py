@@ -74,7 +74,7 @@ def state_of(storage: Storage) -> tuple[object, ...]:
     table = storage.requests
     rows = [
         table.pages, table.slots, table.lengths, table.page_counts, table.lent, table.retired, table.open_rows(),
-        storage.ownership.held(), storage.ownership.handed_over(),
+        table.tails, table.looked_at, table.due, storage.ownership.held(), storage.ownership.handed_over(),
     ]  # fmt: skip
     return (everything(storage.chain), table.free_count, *(array.tobytes() for array in rows))
 

@@ -86,12 +86,13 @@ class Retirement:
         return self._search(rows_gone, table.lengths[rows])
 
     def retired_too_much(self, table: RequestTable, row: int, length: int) -> bool:
-        """Whether a query at this length, below the row's present one, would need pages that are gone."""
+        """Whether a query at this length, below the row's present one, would need pages that the row let retire."""
+        own, left = int(table.lent[row]), -(-length // self.paging.tokens)
         if self.in_order:
-            first, left = self.paging.pages(self._floor(np.array([length])))[0], -(-length // self.paging.tokens)
-            return bool(first < min(table.retired[self.column, row], left))
+            first = int(self.paging.pages(self._floor(np.array([length])))[0])
+            return max(first, own) < min(int(table.retired[self.column, row]), left)
         gone = self._whole(int(table.looked_at[row])) - self._whole(length)
-        return any(page * self.paging.tokens < length for page in gone)
+        return any(own <= page < left for page in gone)
 
     def _whole(self, length: int) -> set[int]:
         """The pages wholly retired at a length."""
@@ -105,27 +106,22 @@ class Retirement:
             for row, start, stop, lent in zip(
                 rows.tolist(), table.looked_at[rows].tolist(), lengths.tolist(), table.lent[rows].tolist(), strict=True
             )
-            for pages in self._newly_whole(start, stop)
-            for page in pages
+            for page in self._newly_whole(start, stop)
             if page >= lent
         ]
         pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
         return Retired(pairs[:, 0] * table.pages_per_row + pairs[:, 1], pairs[:, 0], pairs[:, 1])
 
-    def _newly_whole(self, start: int, stop: int) -> tuple[range, ...]:
-        """Pages wholly retired at ``stop`` and not at ``start``."""
-        before = self._whole(start)
-        fresh = self.lifetime.retired(start, stop)
-        whole = whole_pages(self.lifetime.retired(0, stop), self.paging.tokens)
-        near = tuple(
-            range(
-                max(block.start, piece.start // self.paging.tokens),
-                min(block.stop, -(-piece.stop // self.paging.tokens)),
-            )
-            for piece in fresh
+    def _newly_whole(self, start: int, stop: int) -> list[int]:
+        """Pages wholly retired at ``stop`` and not at ``start``, each once: its rows may go in several pieces."""
+        tokens, before = self.paging.tokens, self._whole(start)
+        whole = whole_pages(self.lifetime.retired(0, stop), tokens)
+        near = [
+            range(max(block.start, piece.start // tokens), min(block.stop, -(-piece.stop // tokens)))
+            for piece in self.lifetime.retired(start, stop)
             for block in whole
-        )
-        return tuple(range(page, page + 1) for pages in near for page in pages if page not in before)
+        ]
+        return [page for page in dict.fromkeys(page for pages in near for page in pages) if page not in before]
 
     def _search(self, rows_gone: IntArray, low: IntArray) -> IntArray:
         """The least length from ``low`` on whose floor is at least ``rows_gone``, by doubling and bisection."""

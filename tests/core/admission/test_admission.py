@@ -266,6 +266,38 @@ def test_a_row_that_handed_pages_over_is_charged_anew() -> None:
     assert admission.promised() == (1,)
 
 
+@pytest.mark.req("ADM-1")
+@pytest.mark.req("ADM-2")
+@pytest.mark.parametrize("tokens", [4, 8, 16])
+def test_what_a_row_hands_over_is_owed_to_it_at_once(tokens: int) -> None:
+    """Its charge stands and it owns less: what is held back grows, though no page was taken, freed or moved."""
+    storage = storage_of((Window(64), 2), (Full(), 2), memory=8 * 40)
+    admission = admission_of(storage)
+    admission.promise((5, 5))
+    row = storage.open()
+    admission.start(rows_of(row), [(5, 5)])
+    storage.step(rows_of(row), rows_of(16))
+    assert admission.promised() == (1, 1)
+    epoch, version = storage.chain.epoch, storage.ownership.version
+    storage.ownership.hand_over(row, tokens)
+    assert (storage.chain.epoch, storage.ownership.version > version) == (epoch, True)
+    assert admission.promised() == (1 + tokens // 4,) * 2 == admission_again(storage, (5, 5), row)
+    storage.ownership.free_rows(row, [range(16, 16)])
+    assert admission.promised() == admission_again(storage, (5, 5), row)
+    storage.close(row)
+    assert admission.promised() == (5, 5)
+    admission.forget(row)
+    assert admission.promised() == (0, 0)
+
+
+def admission_again(storage: Storage, charge: tuple[int, ...], row: int) -> tuple[int, ...]:
+    """What an admission that remembers nothing says is held back for the row."""
+    fresh = admission_of(storage)
+    fresh.promise(charge)
+    fresh.start(rows_of(row), [charge])
+    return fresh.promised()
+
+
 @pytest.mark.req("CAP-1")
 @pytest.mark.req("ADM-1")
 @given(st.data(), st.integers(300, 900), st.integers(1, 9))

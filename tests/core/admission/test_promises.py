@@ -9,6 +9,13 @@ from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Never, Wait
 
 
+class Stubborn(Entries):
+    """A cache that evicts nothing, whatever it said."""
+
+    def evict(self, enough: object) -> None:
+        """Keep it all."""
+
+
 def admission_of(storage: Storage, *, fraction: float = 1.0, cache: Entries | None = None) -> Admission:
     """Admission over a storage, prefills in chunks of 8."""
     return Admission(
@@ -112,7 +119,7 @@ def test_what_a_row_has_beyond_its_charge_is_not_taken_from_others() -> None:
 
 @pytest.mark.req("ADM-1")
 @pytest.mark.parametrize(
-    ("fraction", "output", "expected"), [(0.5, 7, 4), (0.5, 3, 2), (0.3, 6, 2), (0.1, 1, 1), (0.0, 9, 1), (1.0, 9, 9)]
+    ("fraction", "output", "expected"), [(0.5, 7, 4), (0.5, 3, 2), (0.3, 6, 2), (0.1, 1, 1), (0.01, 9, 1), (1.0, 9, 9)]
 )
 def test_the_expected_output_is_a_rounded_share(fraction: float, output: int, expected: int) -> None:
     """To the nearest token, and at least one."""
@@ -154,3 +161,30 @@ def test_what_a_cache_could_free_is_asked_beside_what_was_promised() -> None:
     assert storage.step(rows, rows_of(*[8] * count))
     assert cache.evicted
     storage.verify()
+
+
+@pytest.mark.req("ADM-3")
+def test_a_cache_that_makes_no_room_lets_nobody_start() -> None:
+    """It said what it could free, and then kept it: those before are admitted, the next one waits."""
+    storage, _, alone = cached(entries=4, memory=900)
+    alone.cache = None
+    fits = one_by_one(alone, [(8, 1)] * TOGETHER)[0]
+    admission = admission_of(storage, cache=Stubborn(storage, {"entry": storage.ownership.handed_over()}))
+    charges, stop = admission.admit([(8, 1)] * TOGETHER)
+    assert charges == fits
+    assert stop == Wait(storage.plan.names, admission.demand(8, 1), admission.promised())
+    assert isinstance(admission.ask(8, 1), Admit)
+
+
+@pytest.mark.req("ADM-1")
+def test_pages_that_are_handed_over_are_owed_again_at_once() -> None:
+    """The row has them no more, though nothing was taken or freed since the last answer."""
+    storage = storage_of((FULL,))
+    admission = admission_of(storage)
+    admission.promise((5,))
+    row = storage.open()
+    admission.start(rows_of(row), [(5,)])
+    storage.step(rows_of(row), rows_of(16))
+    assert admission.promised() == (1,)
+    storage.ownership.hand_over(row, 8)
+    assert admission.promised() == (3,)

@@ -1,4 +1,4 @@
-"""Ends, floats and bands without bytes, each by itself."""
+"""Ends and floats, each by itself."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 from kvarena.bands.band import Band
 from kvarena.bands.float_band import FloatBand
 from kvarena.bands.grid import Grid
-from kvarena.bands.id_band import IdBand
 from kvarena.bands.span import Span
 from kvarena.bands.unit_ids import UnitIds
 from kvarena.policies.hole_order import Nearest, Recent
@@ -166,18 +165,6 @@ def test_a_relocated_float_keeps_the_pages_that_are_inside(start: int) -> None:
     some.verify()
 
 
-def test_a_band_without_bytes_counts_ids() -> None:
-    """An id is its own page; a double free is caught as in any band."""
-    grid = Grid("ids", 0, None, 0, 4, 5, 4, 4, zero_on_take=False)
-    some = IdBand(grid, UnitIds(4, 5, 4))
-    assert some.take(ids(1, 3)).tolist() == [1, 3]
-    assert (some.shot().live, some.shot().ids_free, some.shot().unit_bytes) == (2, 2, 0)
-    some.free(ids(1))
-    with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
-        some.free(ids(1))
-    some.verify()
-
-
 @pytest.mark.req("IDS-4")
 @pytest.mark.parametrize("end", [LOW, HIGH, None], ids=str)
 def test_a_page_is_a_hole_once(end: End | None) -> None:
@@ -334,29 +321,13 @@ def test_a_relocation_is_seen_at_once() -> None:
     some.verify()
 
 
-@pytest.mark.req("IDS-4")
-def test_a_band_without_bytes_passes_over_ids_that_it_does_not_have() -> None:
-    """As any band does; one named twice is caught before it is freed, and a map that disagrees is found."""
-    grid = Grid("ids", 0, None, 0, 4, 5, 4, 4, zero_on_take=False)
-    some = IdBand(grid, UnitIds(4, 5, 4))
-    some.take(ids(0, 1, 3))
-    some.free_among(ids(2, 3))
-    assert (some.live, some.reusable) == (2, 2)
-    for wrong in (ids(1, 1), ids(1, 2), ids(-1), ids(4)):
-        with pytest.raises(InvariantError, match=r"band\.free_of"):
-            some.check_free(wrong)
-    some.check_free(ids(1, 0))
-    some.verify()
-    some.ids.owners_of(slice(0, 2))[:] = [1, 0]
-    with pytest.raises(InvariantError, match=r"unit_ids\.inverse"):
-        some.verify()
-
-
 def test_pages_are_fixed_and_loosened_all_or_none() -> None:
     """One that is fixed already, or loose, is caught, wherever it lies among the others; nothing changes."""
     some = band(LOW)
     some.take(np.arange(8), 1, 9)
+    assert some.shot().fixed_stop == 0
     some.fix(ids(6, 1))
+    assert (some.shot().fixed_start, some.shot().fixed_stop) == (2, 8)
     some.fix(ids(3))
     before = some.shot()
     assert (before.fixed_start, before.fixed_stop) == (2, 8)
@@ -374,3 +345,35 @@ def test_pages_are_fixed_and_loosened_all_or_none() -> None:
     some.unfix(ids(6, 1, 3))
     assert some.shot().fixed_stop == 0
     some.verify()
+
+
+@pytest.mark.parametrize("end", [LOW, HIGH])
+def test_a_recent_hole_beyond_the_packed_span_is_no_target(end: End) -> None:
+    """Though the order would name it first."""
+    count = 400
+    grid = Grid("full", 8, end, 0, count, count + 1, count, count, zero_on_take=True)
+    some = Band(grid, UnitIds(count, count + 1, count), Nearest().open(count + 1, end))
+    some.take(np.arange(count), 0, count)
+
+    def at(*places: int) -> np.ndarray:
+        return ids(*(place if end is LOW else count - 1 - place for place in places))
+
+    for place in (10, 11, 20, 396, 397):
+        some.free(some.ids.owners_of(at(place)))
+    sources, targets = some.closing_moves(2)
+    assert sources.tolist() == at(399, 398).tolist()
+    assert set(targets.tolist()) < set(at(10, 11, 20).tolist())
+    some.moved(sources, targets)
+    assert some.stop - some.start == 396
+    some.verify()
+
+
+def test_live_pages_outside_a_range_are_counted() -> None:
+    """To the page, on both sides, wherever the range lies; holes are not counted."""
+    some = band(None)
+    some.take(np.arange(10), 10, 20)
+    some.free(ids(3, 4, 7))
+    live = {10, 11, 12, 15, 16, 18, 19}
+    for start in range(30):
+        for stop in range(start, 31):
+            assert some.live_outside(range(start, stop)) == len(live - set(range(start, stop)))

@@ -100,7 +100,7 @@ def test_bands_are_marked_by_letter_with_arrows_at_their_frontiers() -> None:
     assert ruler(chain) == " a" + " " * 75 + "c"
     take_new(chain, "state", 20)
     ids = take_new(chain, "full", 50).ids
-    chain.free("full", ids[np.argsort(chain.pages("full", ids))][:30])
+    chain.free_all({"full": ids[np.argsort(chain.pages("full", ids))][:30]})
 
     line = ruler(chain)
     assert re.fullmatch(r" a-+> +<-+b-+> +<-c", line)
@@ -149,12 +149,11 @@ def test_every_cell_shows_what_most_of_its_bytes_are(data: st.DataObject) -> Non
     chain = three_kinds()
     take_new(chain, "state", data.draw(st.integers(0, 6)))
     ids = take_new(chain, "full", data.draw(st.integers(1, 30))).ids
-    for name in ("window-8", "full"):
-        freed = data.draw(st.sets(st.sampled_from(ids.tolist())))
+    some = st.sets(st.sampled_from(ids.tolist()))
+    gone = data.draw(some)
+    for name, freed in (("window-8", gone | data.draw(some)), ("full", gone)):
         chain.free(name, np.array(sorted(freed), dtype=np.int64))
-        if name == "full":
-            kept = data.draw(st.sets(st.sampled_from(ids.tolist()))) - freed
-            chain.fix(name, np.array(sorted(kept), dtype=np.int64))
+    chain.fix("full", np.array(sorted(data.draw(some) - gone), dtype=np.int64))
     width = data.draw(st.integers(1, 200))
     truth, drawn = painted(chain), picture(chain, width)
 

@@ -229,7 +229,7 @@ def ask_when_full(chain: Chain, spy: Spy) -> object:
 
 DECISIONS: dict[str, Callable[[Chain, Spy], object]] = {
     "take_new into holes": lambda chain, _: chain.take_new("full", 2),
-    "take that places a float": lambda chain, _: chain.take({"window-8": chain.minters["full"].mint(2)}),
+    "take that places a float": lambda chain, _: chain.take({"window-8": np.arange(2)}),
     "flush": lambda chain, _: chain.flush(),
     "ask": ask_when_full,
     "make_room": lambda chain, spy: admission_of(chain, spy).make_room(Admit((0, 0, 900), evicts=True)),

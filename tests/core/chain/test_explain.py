@@ -98,3 +98,18 @@ def test_any_ask_moves_what_was_told() -> None:
         told, done = told_and_done(chain, minter, count)
         assert told == done
     assert {Action.FLUSH, Action.MOVE} <= acts
+
+
+@pytest.mark.req("CAP-5")
+def test_an_end_that_is_packed_and_taken_from_at_once_is_counted_whole() -> None:
+    """Its farthest pages go to the holes near its end first, and the ids that are taken have their places then."""
+    chain = chain_of(planned((State(), 50), (Full(), 10)), 1000)
+    ids = take_tokens(chain, 60)
+    chain.free_all({"full": ids[35:55]})
+    slots, more = chain.minters["state"].mint(8), chain.minters["full"].mint(6)
+    assert slots is not None
+    assert more is not None
+    found = explain(chain, (8, 6))
+    assert not isinstance(chain.take({"state": slots, "full": more}), Refused)
+    assert {band.name: band.pages for band in found.moved} == chain.counters.moved_by == {"full": 20}
+    chain.verify()

@@ -28,9 +28,10 @@ def test_a_double_free_is_caught_with_nothing_changed() -> None:
 def test_ids_come_back_when_nobody_holds_them() -> None:
     """Giving back an id that a window still holds would give it to two holders."""
     chain = three_kinds()
-    ids = take_tokens(chain, 6, "window-8")
-    chain.free("full", ids)
-    with pytest.raises(InvariantError, match=r"chain\.give_back_of_bound_id.*window-8"):
+    ids = chain.minters["full"].mint(6)
+    assert ids is not None
+    assert not isinstance(chain.take({"window-8": ids}), Refused)
+    with nothing_changes(chain), pytest.raises(InvariantError, match=r"chain\.give_back_of_bound_id.*window-8"):
         chain.minters["full"].give_back(ids)
     chain.free("window-8", ids)
     chain.minters["full"].give_back(ids)
@@ -62,7 +63,8 @@ def test_a_wrong_free_of_everything_changes_nothing(checks: int) -> None:
     """Named twice, not out, freed by the owner already, negative, beyond: also where the window could be freed."""
     chain = three_kinds(checks=checks)
     ids = take_new(chain, "full", 8).ids
-    chain.free("full", ids[7:])
+    for name in ("window-8", "full"):
+        chain.free(name, ids[7:])
     with nothing_changes(chain):
         for wrong in ([0, 0], [0, 9], [9], [7], [0, 7], [-1], [0, -1], [0, 10**6]):
             with pytest.raises(InvariantError):
@@ -101,6 +103,17 @@ def test_an_id_that_its_minter_still_holds_is_not_given_back() -> None:
     ids = take_tokens(chain, 3)
     with nothing_changes(chain), pytest.raises(InvariantError, match=r"chain\.give_back_of_bound_id.*full"):
         chain.minters["full"].give_back(ids[1:2])
+
+
+@pytest.mark.req("IDS-4")
+def test_an_id_that_was_minted_by_hand_comes_back_once() -> None:
+    """Taken, and freed everywhere in one call, it is back: giving it back as well would give it to two holders."""
+    chain = three_kinds()
+    ids, pool = take_tokens(chain, 3, "window-8"), chain.minters["full"].pool
+    chain.free_all({"full": ids})
+    assert pool.free == pool.count
+    with nothing_changes(chain), pytest.raises(InvariantError, match=r"id_pool\.give_back_of_free_id"):
+        chain.minters["full"].give_back(ids[:1])
 
 
 def test_an_unknown_sub_pool_is_named_by_every_verb() -> None:
@@ -174,8 +187,9 @@ def demand(chain: object, name: str, count: int) -> tuple[int, ...]:
 def test_a_relocated_float_covers_its_fixed_pages() -> None:
     """It moves around them; a demand that would need their bytes is refused with nothing changed."""
     chain = three_kinds()
-    ids = take_new(chain, "full", 20).ids
-    chain.free("full", ids)
+    ids = chain.minters["full"].mint(20)
+    assert ids is not None
+    assert not isinstance(chain.take({"window-8": ids}), Refused)
     span = chain.snapshot().bands[1]
     fixed = ids[[9, 10]]
     chain.fix("window-8", fixed)
@@ -249,6 +263,24 @@ def test_an_owner_without_bytes_is_freed_with_the_rest() -> None:
             chain.free_all({"ids": ids[:1]})
     chain.free_all({"ids": ids[5:]})
     assert all(shot.live == 0 for shot in chain.snapshot().bands)
+    chain.verify()
+
+
+@pytest.mark.req("CMP-3")
+@pytest.mark.parametrize("checks", [0, 1, 2])
+def test_what_has_no_page_is_not_fixed(checks: int) -> None:
+    """Neither fixed nor loosened, bound or not: named, nothing changed, and it can be freed as before."""
+    chain = chain_of(planned((Chunk(10), 3), (Window(8), 4)), 400, checks=checks)
+    ids = take_new(chain, "ids", 3).ids
+    with nothing_changes(chain):
+        for verb in (chain.fix, chain.unfix):
+            for wrong in (ids, ids[:1], np.array([99]), np.array([-1])):
+                with pytest.raises(InvariantError, match=r"^id_band\.fix_of_id_without_page: sub_pool='ids'"):
+                    verb("ids", wrong)
+    chain.fix("chunk-10", ids[:1])
+    chain.unfix("chunk-10", ids[:1])
+    chain.free_all({"ids": ids})
+    assert chain.minters["ids"].pool.free == chain.minters["ids"].pool.count
     chain.verify()
 
 

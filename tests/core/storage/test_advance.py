@@ -1,17 +1,43 @@
 """Which pages retire as a row advances: at the step in which nobody needs them any more, not before and not later."""
 
 import pytest
-from storages import FULL, LONG, SHORT, Storage, rows_of, storage_of
+from storages import FULL, LONG, SHORT, Storage, nothing_changes, rows_of, storage_of
 from toys import SinksAndWindow
 
 from kvarena.planning.demand import whole_pages
 from kvarena.storage.advance import never_retires, retirements
+from kvarena.terms import ranges
 from kvarena.terms.answers import Refused
+from kvarena.terms.errors import InvariantError
 from kvarena.terms.lifetimes import Chunk, Lifetime
 
 PAGE = 4
 SINKS = SinksAndWindow(5, 4)
 KINDS = (SHORT, LONG, Chunk(10), SINKS)
+"""``SINKS`` retires no prefix, and is asked page by page."""
+
+
+class OddFirst:
+    """Rows at odd positions go four tokens back, the others twelve: a page is done when a row inside it is."""
+
+    own_ids = False
+    name = "odd-first"
+    rank = (1, -2)
+
+    def _gone(self, length: int) -> set[int]:
+        return {at for at in range(length) if at <= length - (4 if at % 2 else 12)}
+
+    def entries(self, length: int) -> int:
+        """What the query before held on to, and the newest row."""
+        return length - len(self._gone(max(0, length - 1)))
+
+    def retained(self, length: int) -> int:
+        """All that are not gone."""
+        return length - len(self._gone(length))
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        """Row by row."""
+        return ranges.merge(range(at, at + 1) for at in self._gone(stop) - self._gone(start))
 
 
 class Row:
@@ -67,6 +93,26 @@ def test_a_page_retires_in_the_step_that_needs_it_no_more(lifetime: Lifetime, st
 
 
 @pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("owner", [False, True], ids=["full owns", "alone"])
+def test_a_page_is_done_when_a_row_inside_it_is(owner: bool) -> None:
+    """The last of its rows to go need not be its last row."""
+    row = Row(OddFirst(), owner=owner)
+    for length in range(1, 60):
+        row.step(length)
+    assert row.gone
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("owner", [False, True], ids=["full owns", "alone"])
+@pytest.mark.parametrize("stride", [3, 7])
+def test_a_page_that_goes_in_several_pieces_retires_once(stride: int, owner: bool) -> None:
+    """A step may leave rows behind in more than one piece of a page."""
+    row = Row(OddFirst(), owner=owner)
+    for length in range(stride, 60, stride):
+        row.step(length)
+
+
+@pytest.mark.req("WIN-1")
 @pytest.mark.parametrize("pages", [1, 2, 3])
 @pytest.mark.parametrize("lifetime", KINDS, ids=str)
 def test_pages_behind_those_handed_over_retire_as_ever(lifetime: Lifetime, pages: int) -> None:
@@ -106,6 +152,22 @@ def test_a_row_shortened_to_what_it_handed_over_begins_anew(lifetime: Lifetime, 
     row.hand_over(2)
     for length in range(11, 32):
         row.step(length)
+    row.shorten(8)
+    for length in range(9, 50):
+        row.step(length)
+
+
+@pytest.mark.req("WIN-1")
+def test_a_row_may_end_before_what_retired_but_not_behind_it() -> None:
+    """Pages from its new end on are taken again; one before it would be missing from what its next query reads."""
+    row = Row(SINKS)
+    for length in range(1, 23):
+        row.step(length)
+    row.step(31)
+    assert row.gone == {2, 3}
+    for shorter in (9, 12, 17):
+        with nothing_changes(row.storage), pytest.raises(InvariantError, match=r"storage\.free_below_what_retired"):
+            row.storage.ownership.free_rows(row.row, [range(shorter, 31)])
     row.shorten(8)
     for length in range(9, 50):
         row.step(length)

@@ -121,12 +121,12 @@ def test_ids_outlive_nothing(act: str, asked: str) -> None:
     rows = storage.open(3)
     storage.step(rows, rows_of(9, 9, 9))
     storage.close(0)
-    ids = storage.step(rows[1:], rows_of(10, 12))
+    ids = storage.step(rows[1:], rows_of(10, 13))
     acts = {
-        "take": lambda: storage.step(rows[1:], rows_of(10, 13)),
+        "take": lambda: storage.step(rows[1:], rows_of(10, 17)),
         "close": lambda: storage.close(1),
         "flush": storage.flush,
-        "free rows": lambda: storage.ownership.free_rows(2, [range(8, 12)]),
+        "free rows": lambda: storage.ownership.free_rows(2, [range(9, 13)]),
     }
     acts[act]()
     with pytest.raises(InvariantError, match=r"storage\.ids_outlived_their_step"):

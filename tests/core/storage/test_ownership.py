@@ -12,6 +12,7 @@ from toys import SinksAndWindow
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
+from kvarena.terms.lifetimes import Chunk
 
 
 def running(*lengths: int, kinds: tuple[object, ...] = (STATE, SHORT, FULL)) -> Storage:
@@ -96,6 +97,9 @@ def test_pages_that_retired_before_are_handed_over_without_them(kinds: tuple[obj
 
 WRONG_HAND_OVERS: dict[str, Callable[[Storage], object]] = {
     "storage.hand_over_of_free_row": lambda storage: storage.ownership.hand_over(2, 0),
+    "storage.hand_over_of_free_row: row=-1": lambda storage: storage.ownership.hand_over(-1, 0),
+    "storage.hand_over_of_free_row: row=4": lambda storage: storage.ownership.hand_over(4, 0),
+    "storage.hand_over_of_free_row: row=1000000": lambda storage: storage.ownership.hand_over(10**6, 0),
     "storage.hand_over_splits_a_page": lambda storage: storage.ownership.hand_over(0, 6),
     "storage.hand_over_beyond_the_row": lambda storage: storage.ownership.hand_over(0, 16),
     "storage.hand_over_beyond_the_row: tokens=-8": lambda storage: storage.ownership.hand_over(0, -8),
@@ -110,6 +114,8 @@ WRONG_FREES_OF_PAGES: dict[str, list[int]] = {
 }
 WRONG_FREES_OF_ROWS: dict[str, tuple[int, list[range]]] = {
     "storage.free_of_free_row": (3, [range(1)]),
+    "storage.free_of_free_row: row=-1": (-1, [range(1)]),
+    "storage.free_of_free_row: row=1000000": (10**6, []),
     "storage.free_leaves_rows_behind": (0, [range(9, 13)]),
     "storage.free_leaves_rows_behind:": (0, [range(9, 10), range(11, 14)]),
     "storage.free_leaves_rows_behind: row=0": (0, [range(9, 15)]),
@@ -206,6 +212,95 @@ def test_rows_are_freed_in_any_pieces(length: int, start: int, rng: object, name
     storage.verify()
     storage.close(rows_of(0, 1))
     assert all(shot.live == 0 for shot in storage.chain.snapshot().bands)
+
+
+def written(storage: Storage, row: int, lengths: range) -> None:
+    """A row steps from length to length."""
+    for length in lengths:
+        assert not isinstance(storage.step(rows_of(row), rows_of(length)), Refused)
+        storage.verify()
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("checks", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("kinds", "lost"),
+    [
+        ((SHORT, FULL), range(1, 19)),
+        ((SHORT,), range(1, 19)),
+        ((SinksAndWindow(5, 4), FULL), range(6, 19)),
+        ((STATE, SinksAndWindow(5, 4)), range(6, 19)),
+        ((Chunk(10), FULL), range(1, 10)),
+        ((Chunk(10), SHORT), range(1, 19)),
+        ((SHORT, LONG), range(1, 19)),
+        ((FULL,), range(0)),
+    ],
+    ids=str,
+)
+def test_no_row_is_freed_below_what_its_windows_let_go(kinds: tuple[object, ...], lost: range, checks: int) -> None:
+    """The next query would read rows that retired: caught at any level, with nothing changed, and the row goes on."""
+    storage = storage_of(kinds, page_tokens=1)  # type: ignore[arg-type]
+    storage.chain.checks = checks
+    row = storage.open()
+    written(storage, row, range(1, 21))
+    for start in lost:
+        expected = rf"storage\.free_below_what_retired: row=0 length={start} "
+        with nothing_changes(storage), pytest.raises(InvariantError, match=expected):
+            storage.ownership.free_rows(row, [range(start, 20)])
+    for start in sorted(set(range(1, 21)) - set(lost), reverse=True):
+        storage.ownership.free_rows(row, [range(start, int(storage.requests.lengths[row]))])
+        storage.verify()
+    assert storage.requests.lengths[row] == start
+    written(storage, row, range(start + 1, 41))
+    storage.ownership.free_rows(row, [range(40)])
+    assert not any(shot.live for shot in storage.chain.snapshot().bands[-2:] if shot.name != "state")
+    written(storage, row, range(1, 30))
+
+
+def test_the_windows_that_would_miss_rows_are_named() -> None:
+    """Those that keep enough are not; with page tokens of four, a whole page must have gone first."""
+    storage = storage_of((SHORT, LONG, Chunk(10), FULL))
+    row = storage.open()
+    written(storage, row, range(1, 31))
+    lost = {28: {"window-6"}, 23: {"window-6", "window-17"}, 15: {"window-6", "window-17", "chunk-10"}}
+    for start, named in lost.items():
+        with nothing_changes(storage), pytest.raises(InvariantError, match=r"free_below_what_retired") as told:
+            storage.ownership.free_rows(row, [range(start, 30)])
+        assert all((f"'{pool.name}'" in str(told.value)) == (pool.name in named) for pool in storage.plan.token_pools)
+    storage.ownership.free_rows(row, [range(29, 30)])
+    written(storage, row, range(30, 50))
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("kinds", [(SHORT, FULL), (SHORT,), (SinksAndWindow(5, 4), FULL), (Chunk(10), SHORT)], ids=str)
+def test_a_row_of_which_nothing_of_its_own_is_left_may_begin_anew(kinds: tuple[object, ...]) -> None:
+    """Freed down to what it handed over, it reads the new owner's pages, whatever would have retired of them."""
+    storage = storage_of(kinds)  # type: ignore[arg-type]
+    row = storage.open()
+    written(storage, row, range(1, 9))
+    ids = storage.ownership.hand_over(row, 8)
+    written(storage, row, range(9, 31))
+    with nothing_changes(storage), pytest.raises(InvariantError, match=r"storage\.free_below_what_retired"):
+        storage.ownership.free_rows(row, [range(16, 30)])
+    storage.ownership.free_rows(row, [range(8, 30)])
+    assert (storage.requests.lengths[row], set(held(storage, row)) - {1}) == (8, {0})
+    written(storage, row, range(9, 41))
+    storage.close(row)
+    storage.ownership.free_pages(ids)
+    assert all(shot.live == 0 for shot in storage.chain.snapshot().bands)
+
+
+@pytest.mark.req("WIN-1")
+def test_what_was_handed_over_keeps_no_row_from_being_freed() -> None:
+    """The window reached beyond the cache's pages, which are there still: all that the next query reads is."""
+    storage = storage_of((SHORT, FULL), page_tokens=1)
+    row = storage.open()
+    written(storage, row, range(1, 3))
+    ids = storage.ownership.hand_over(row, 2)
+    written(storage, row, range(3, 8))
+    storage.ownership.free_rows(row, [range(3, 7)])
+    assert storage.chain.bands["window-6"].ids.is_bound(ids).all()
+    written(storage, row, range(4, 20))
 
 
 def test_a_row_that_lost_its_last_page_writes_into_the_page_before() -> None:

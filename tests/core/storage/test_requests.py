@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from storages import FULL, SHORT, STATE, rows_of, storage_of
+from storages import FULL, SHORT, STATE, nothing_changes, rows_of, storage_of
 
 from kvarena.storage.requests import UNBOUND, RequestTable
 from kvarena.terms.errors import InvariantError
@@ -98,3 +98,38 @@ def test_a_page_of_two_rows_is_found() -> None:
     pages[1, 0] = pages[0, 0]
     with pytest.raises(InvariantError, match=r"storage\.all_that_lives_is_owned"):
         storage.verify()
+
+
+def test_a_row_that_there_is_not_is_not_open() -> None:
+    """Below the first or beyond the last, though every row is open: none of them is meant."""
+    table = table_of()
+    rows = table.open(4)
+    assert table.is_open(rows)
+    assert table.is_open(rows[:0])
+    for wrong in (rows_of(-1), rows_of(4), rows_of(0, -4), rows_of(3, 10**9)):
+        assert not table.is_open(wrong)
+    table.close(rows[1:2])
+    assert not table.is_open(rows)
+
+
+@pytest.mark.req("ALC-2")
+@pytest.mark.parametrize("checks", [1, 2])
+@pytest.mark.parametrize("wrong", [-1, 3, 4, 10**6, -(10**18), 10**18], ids=str)
+def test_a_row_that_is_none_is_caught_with_nothing_changed(wrong: int, checks: int) -> None:
+    """Negative, free, one beyond, absurd: alone or beside a good one, in every call that names rows."""
+    storage = storage_of((STATE, SHORT, FULL), running=4)
+    storage.chain.checks = checks
+    rows = storage.open(3)
+    storage.step(rows, rows_of(9, 5, 0))
+    assert not storage.requests.is_open(rows_of(wrong))
+    for batch in (rows_of(wrong), rows_of(0, wrong), rows_of(wrong, 1)):
+        for name, act in (
+            ("step_of_free_row", lambda batch=batch: storage.step(batch, np.full(len(batch), 20))),
+            ("close_of_free_row", lambda batch=batch: storage.close(batch)),
+            ("translate_of_free_row", lambda batch=batch: storage.translate(batch)),
+        ):
+            with nothing_changes(storage), pytest.raises(InvariantError, match=rf"^storage\.{name}: rows="):
+                act()
+    with nothing_changes(storage), pytest.raises(InvariantError, match=r"^storage\.close_of_free_row"):
+        storage.close(wrong)
+    assert storage.step(rows, rows_of(10, 6, 1))

@@ -11,7 +11,7 @@ from kvarena.terms.invariants import broken, invariant
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("core", "layouts", "backends", "policies", "plugins")
-CALLS = ("invariant", "broken", "InvariantError")
+CALLS = ("invariant", "fail", "broken", "InvariantError")
 
 
 def named_in_code() -> set[str]:
