@@ -3,39 +3,37 @@
 The model is a dictionary: sub-pool and id -> tag. After each rule everything that the chain says is compared with it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from chain_model import ChainModel
 from chains import any_chain, everything, nothing_changes, unit
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvarena.chain.chain import Chain
 from kvarena.planning.pricing import feasible
-from kvarena.planning.snapshot import BandShot
 from kvarena.policies.compaction import Eager
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
 
 
-class ChainMachine(RuleBasedStateMachine):
+def holding(choices: Callable[["ChainMachine", str], object]) -> Callable[..., Any]:
+    """The rule is drawn only where a sub-pool has such ids."""
+    return precondition(lambda self: any(choices(self, name) for name in self.tags))
+
+
+class ChainMachine(ChainModel, RuleBasedStateMachine):
     """Every page gets a tag when it is taken; wherever it moves, its id finds the tag again."""
 
     @initialize(chain=any_chain())
     def build(self, chain: Chain) -> None:
-        self.chain = chain
-        self.tags: dict[str, dict[int, int]] = {name: {} for name in chain.bands}
-        self.fixed: dict[str, dict[int, int]] = {name: {} for name in chain.bands}
-        self.out: dict[str, set[int]] = {name: set() for name in chain.minters}
-        self.names = {name: list(minter.names) for name, minter in chain.minters.items()}
-        self.backed = [name for name, band in chain.bands.items() if band.grid.unit_bytes]
-        self.serial = self.takes = self.refusals = 0
-        self.moved = dict.fromkeys(chain.bands, 0)
-        self.refused: dict[str, int] = {}
+        self.open(chain)
 
     # -- takes
 
@@ -52,7 +50,8 @@ class ChainMachine(RuleBasedStateMachine):
         chosen = [name for name in self.names[minter] if data.draw(st.booleans())]
         ids = self.chain.minters[minter].mint(count)
         assert (ids is None) == (count > self.ids_left(minter))
-        assume(ids is not None)
+        if ids is None:
+            return
         if chosen and self.taking(dict.fromkeys(chosen, ids)):
             self.out[minter] |= set(ids.tolist())
         else:
@@ -85,7 +84,8 @@ class ChainMachine(RuleBasedStateMachine):
         """The same with ids minted by hand, for some of the sub-pools that share them: the others get in the way."""
         minter = data.draw(st.sampled_from(sorted(self.chain.minters)))
         chosen = [name for name in self.names[minter] if data.draw(st.booleans())]
-        assume(chosen)
+        if not chosen:
+            return
         count, most = 0, self.ids_left(minter)
         while count < most and self.chain.feasible(self.counts(dict.fromkeys(chosen, count + 1))):
             count += 1
@@ -149,6 +149,7 @@ class ChainMachine(RuleBasedStateMachine):
 
     # -- frees
 
+    @holding(lambda self, name: self.may_go(name))
     @rule(data=st.data(), spared=st.integers(0, 3))
     def free_some(self, data: st.DataObject, spared: int) -> None:
         """Any of the ids that a sub-pool may let go, or all but a few; those that none holds any more come back."""
@@ -173,7 +174,8 @@ class ChainMachine(RuleBasedStateMachine):
         minter = data.draw(st.sampled_from(sorted(self.chain.minters)))
         names = self.names[minter]
         loose = [id_ for id_ in self.tags[minter] if not any(id_ in self.fixed[name] for name in names)]
-        assume(loose)
+        if not loose:
+            return
         ids = data.draw(st.lists(st.sampled_from(loose), unique=True, min_size=1))
         if spared:
             ids = [id_ for id_ in loose if id_ not in ids[:spared]]
@@ -191,6 +193,7 @@ class ChainMachine(RuleBasedStateMachine):
 
     # -- fixed pages
 
+    @holding(lambda self, name: name in self.backed and self.loose(name))
     @rule(data=st.data())
     def fix(self, data: st.DataObject) -> None:
         """Some pages stay where they are."""
@@ -199,6 +202,7 @@ class ChainMachine(RuleBasedStateMachine):
         self.chain.fix(name, np.array(ids, dtype=np.int64))
         self.fixed[name] |= {id_: int(self.chain.pages(name, np.array([id_]))[0]) for id_ in ids}
 
+    @holding(lambda self, name: self.fixed[name])
     @rule(data=st.data())
     def unfix(self, data: st.DataObject) -> None:
         """They may move again."""
@@ -210,6 +214,7 @@ class ChainMachine(RuleBasedStateMachine):
 
     # -- mistakes
 
+    @holding(lambda self, name: self.tags[name])
     @rule(data=st.data(), verb=st.sampled_from(("free", "fix", "unfix")))
     def name_wrong_ids(self, data: st.DataObject, verb: str) -> None:
         """Named twice, unbound, negative, beyond, fixed or loose where they may not be: nothing changes."""
@@ -224,6 +229,7 @@ class ChainMachine(RuleBasedStateMachine):
         with self.caught("id_band.fix_of_id_without_page" if pageless else ""):
             getattr(self.chain, verb)(name, np.array(ids, dtype=np.int64))
 
+    @holding(lambda self, name: set(self.loose(name)) - set(self.may_go(name)))
     @rule(data=st.data())
     def let_go_first(self, data: st.DataObject) -> None:
         """A minter frees ids that others still have a page for, beside any others: no id is let go."""
@@ -246,6 +252,7 @@ class ChainMachine(RuleBasedStateMachine):
             source.give_back(np.append(good, wrong))
         source.give_back(good)
 
+    @holding(lambda self, name: name in self.out and self.tags[name])
     @rule(data=st.data())
     def free_all_wrongly(self, data: st.DataObject) -> None:
         """One wrong id among good ones: no sub-pool loses any."""
@@ -334,61 +341,9 @@ class ChainMachine(RuleBasedStateMachine):
         assert counters.moved_bytes == sum(count * sizes[name] for name, count in self.moved.items())
         assert all(minter.pool.free == self.ids_left(name) for name, minter in self.chain.minters.items())
 
-    def counted(self, name: str) -> BandShot:
-        """The band as the model counts it; its span reaches exactly from its first page to its last."""
-        band, live = self.chain.bands[name], len(self.tags[name])
-        left, shot = band.grid.id_count - live, self.chain.snapshot()[2][list(self.chain.bands).index(name)]
-        if not band.grid.unit_bytes:
-            return BandShot(name, 0, None, live, 0, 0, 0, left)
-        pages, fixed = self.pages()[name].values(), sorted(self.fixed[name].values())
-        low, high = (fixed[0], fixed[-1] + 1) if fixed else (0, 0)
-        start, stop = (min(pages), max(pages) + 1) if live else (shot.start, shot.start)
-        if band.grid.end is not None and live:
-            start, stop = (band.grid.first, stop) if band.grid.end.name == "low" else (start, band.grid.stop)
-        holes = stop - start - live
-        return BandShot(
-            name, band.grid.unit_bytes, band.grid.end, live, holes, start, stop, left, fixed_start=low, fixed_stop=high
-        )
-
-    # -- the model's own
-
-    def pages(self) -> dict[str, dict[int, int]]:
-        """The page of every bound id now."""
-        return {
-            name: dict(zip(tags, self.chain.pages(name, np.array(list(tags), dtype=np.int64)).tolist(), strict=True))
-            for name, tags in self.tags.items()
-        }
-
-    def count_moves(self) -> None:
-        """Add the pages that lie elsewhere than before."""
-        now = self.pages()
-        for name, places in self.places.items():
-            self.moved[name] += sum(now[name][id_] != page for id_, page in places.items())
-
-    def counts(self, wanted: dict[str, int]) -> tuple[int, ...]:
-        return tuple(wanted.get(name, 0) for name in self.chain.bands)
-
-    def ids_left(self, minter: str) -> int:
-        return self.chain.bands[minter].grid.id_count - len(self.out[minter])
-
-    def loose(self, name: str) -> list[int]:
-        return sorted(self.tags[name].keys() - self.fixed[name].keys())
-
-    def may_go(self, name: str) -> list[int]:
-        """Loose ids that no other sub-pool has a page for, where this is the one that mints them."""
-        others = [self.tags[other] for other in self.names.get(name, ()) if other != name]
-        return [id_ for id_ in self.loose(name) if not any(id_ in tags for tags in others)]
-
     def draw_held(self, data: st.DataObject, choices: object) -> str:
         """A sub-pool that has any such ids."""
-        held = [name for name in self.tags if choices(name)]  # type: ignore[operator]
-        assume(held)
-        return data.draw(st.sampled_from(held))
-
-    def pattern(self, name: str, tag: int) -> np.ndarray:
-        """A unit's bytes for this tag: never zero, different for neighbours in number."""
-        size = self.chain.bands[name].grid.unit_bytes
-        return np.resize(np.array([tag % 251 + 1, tag // 251 % 251 + 1], dtype=np.uint8), size)
+        return data.draw(st.sampled_from([name for name in self.tags if choices(name)]))  # type: ignore[operator]
 
 
 TestChainMachine = ChainMachine.TestCase
