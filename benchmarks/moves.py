@@ -196,12 +196,12 @@ def compaction_row(scale: Scale) -> dict[str, Any]:
     (name,) = chain.bands
     rng, held, flushed, copied, moves = np.random.default_rng(1), np.empty(0, dtype=np.int64), [], [], 0
     for _ in range(scale.rounds):
-        new = np.setdiff1d(np.arange(scale.band_pages), held)
-        if isinstance(chain.take({name: new}), Refused):
+        new = chain.take_new(name, scale.band_pages - len(held))
+        if isinstance(new, Refused):
             raise SystemExit("the band does not fit its arena")
-        ids = np.concatenate((held, new))
+        ids = np.concatenate((held, new.ids))
         gone = rng.permutation(scale.band_pages) < scale.band_pages // 10
-        chain.free(name, ids[gone])
+        chain.free_all({name: ids[gone]})
         held = ids[~gone]
         device.lists.clear()
         before = chain.counters.moves

@@ -1,5 +1,6 @@
 """Who may name an id: ids are minted, bound, let go and given back in that order, and the owner lets go last."""
 
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -38,10 +39,10 @@ def bound(chain: Chain, **demand: IntArray) -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.randoms(use_true_random=False)), max_size=40))
-def test_a_minter_gives_each_id_to_one_holder(steps: list) -> None:
+def test_a_minter_gives_each_id_to_one_holder(steps: list[tuple[bool, int, random.Random]]) -> None:
     """Under any order of mints and returns, what is out and what is free are all ids, each once."""
     chain = chain_of(planned((State(), 10)), 210, slots=20)
-    minter, out = chain.minters["state"], set()
+    minter, out = chain.minters["state"], set[int]()
     for taking, count, rng in steps:
         if taking:
             found = minter.mint(count)
