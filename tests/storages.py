@@ -73,7 +73,7 @@ def state_of(storage: Storage) -> tuple[object, ...]:
     """All that a call may change: the chain, the request rows and who owns what."""
     table = storage.requests
     rows = [
-        table.pages, table.slots, table.lengths, table.page_counts, table.lent, table.retired, table.open_rows(),
+        table.pages, table.slots, table.lengths, table.page_counts, table.handed, table.retired, table.open_rows(),
         table.tails, table.looked_at, table.due, storage.ownership.held(), storage.ownership.handed_over(),
     ]  # fmt: skip
     return (everything(storage.chain), table.free_count, *(array.tobytes() for array in rows))

@@ -15,7 +15,7 @@ import numpy as np
 from kvarena.bands.grid import Grid
 from kvarena.bands.unit_ids import UNOWNED, UnitIds
 from kvarena.planning.snapshot import BandShot
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import LOW, Holes, IntArray
 
 NONE_FIXED = np.empty(0, dtype=np.int64)
@@ -76,7 +76,7 @@ class Span(ABC):
         self._shot = None
         pages = self.holes.take(len(ids))
         if len(pages) != len(ids):
-            invariant("band.hole_order_gave_too_few", False, sub_pool=self.grid.name, asked=len(ids), pages=pages)
+            fail("band.hole_order_gave_too_few", sub_pool=self.grid.name, asked=len(ids), pages=pages)
         self.ids.bind(ids, pages)
         return pages
 

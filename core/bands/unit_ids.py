@@ -6,7 +6,7 @@ Host maps, one int64 array each way; a move rewrites them and nothing else (IDS-
 import numpy as np
 import numpy.typing as npt
 
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import IntArray
 
 UNOWNED, SINK = -1, -2
@@ -36,7 +36,7 @@ class IdPool:
     def mint(self, count: int) -> IntArray:
         """Ids that nobody holds."""
         if not 0 <= count <= self.free:
-            invariant("id_pool.mint_beyond_free", False, count=count, free=self.free)
+            fail("id_pool.mint_beyond_free", count=count, free=self.free)
         top = self._top
         if count <= top:
             ids = self._returned[top - count : top].copy()
@@ -140,7 +140,7 @@ class UnitIds:
         """
         pages = self._pages[ids]
         if self._owners[pages].tobytes() != ids.tobytes():
-            invariant("band.free_of_bound_page", False, ids=ids, pages=pages)
+            fail("band.free_of_bound_page", ids=ids, pages=pages)
         self._let_go(ids, pages)
         return pages
 

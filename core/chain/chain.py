@@ -10,7 +10,7 @@ from kvarena.bands.grid import Grid, chain_grids
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import UnitIds
 from kvarena.chain.estimates import Estimates, capacity_decision, free_bytes
-from kvarena.chain.minters import Minter, Named, NewPages, open_minters
+from kvarena.chain.minters import Bands, Minter, NewPages, open_minters
 from kvarena.chain.relief import AnyBand, Counters, compact, realize, take_pages
 from kvarena.chain.verify import verify_chain
 from kvarena.planning.credit import credited
@@ -63,7 +63,7 @@ class Chain:
         self.checks = checks
         self.usable = usable_range(plan, arena_bytes)
         grids = chain_grids(plan, arena_bytes, slot_count)
-        self.bands = Named({grid.name: _open_band(grid, policies) for grid in grids})
+        self.bands = Bands({grid.name: _open_band(grid, policies) for grid in grids})
         self.minters = open_minters(plan, self.bands)
         self._minter_of = {name: minter for minter in self.minters.values() for name in minter.names}
         self.estimates = Estimates(self.snapshot, self.bands, checks)
@@ -145,12 +145,14 @@ class Chain:
             planned = self._arrange(self._counts({name: len(ids) for name, ids in wanted.items()}))
             if isinstance(planned, Refused):
                 return planned
-            for name in wanted.keys() & self.minters.keys():
-                self.minters[name].bound(wanted[name])
             taken = take_pages(self.bands, planned, wanted, self.device)
-        except BaseException:
+        except BaseException:  # a device or a policy failed: what was bound before is let go
+            for name, ids in wanted.items():
+                self.bands[name].free_among(ids)
             self._changed()
             raise
+        for name in wanted.keys() & self.minters.keys():
+            self.minters[name].bound(wanted[name])
         self._changed()
         self.counters.takes += 1
         return {name: np.empty(0, dtype=np.int64) for name in demand} | taken

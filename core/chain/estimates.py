@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-from kvarena.chain.minters import Named
+from kvarena.chain.minters import Bands
 from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.events import event_log
@@ -64,7 +64,7 @@ class Estimates:
     device. At check level 2 it raises, at 1 it is logged, once for each estimate, at 0 nobody looks.
     """
 
-    def __init__(self, snapshot: Callable[[], ChainSnapshot], bands: Named, checks: int) -> None:
+    def __init__(self, snapshot: Callable[[], ChainSnapshot], bands: Bands, checks: int) -> None:
         self._snapshot = snapshot
         self._bands = bands
         self._checks = checks

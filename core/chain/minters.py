@@ -131,7 +131,7 @@ class Minter:
         self.pool.accept(ids)
 
 
-class Named(dict[str, AnyBand]):
+class Bands(dict[str, AnyBand]):
     """Bands by the name of their sub-pool, in chain order; an unknown name is an error that tells the nearest."""
 
     def __missing__(self, name: str) -> AnyBand:

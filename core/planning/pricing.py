@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from kvarena.planning.placing import Action, Shape, Step, in_place, leftmost, nearest, rightmost, shapes
 from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import LOW
 
 __all__ = ["Action", "Arrangement", "Placing", "Step", "Waits", "feasible", "first_plan", "move_order", "plan"]
@@ -192,10 +192,10 @@ def _onto(place: Placing, shot: BandShot, other: BandShot) -> bool:
 def _check(bands: Sequence[BandShot], demand: Sequence[int]) -> None:
     """A demand has one count for every band, and none is negative."""
     if len(demand) != len(bands):
-        invariant("pricing.demand_of_other_bands", False, bands=len(bands), demand=len(demand))
+        fail("pricing.demand_of_other_bands", bands=len(bands), demand=len(demand))
     if demand and min(demand) < 0:
         short = next((shot.name, count) for shot, count in zip(bands, demand, strict=True) if count < 0)
-        invariant("pricing.negative_demand", False, sub_pool=short[0], count=short[1])
+        fail("pricing.negative_demand", sub_pool=short[0], count=short[1])
 
 
 def _tiers(snapshot: ChainSnapshot) -> Iterator[tuple[ChainSnapshot, Waits]]:

@@ -58,9 +58,9 @@ class Retirement:
         if len(due) < len(rows):
             rows, floor, gone = rows[due], floor[due], gone[due]
         first = floor
-        if table.any_lent:
-            lent = table.lent[rows]
-            gone, first = np.maximum(gone, lent), np.maximum(first, lent)
+        if table.any_handed:
+            handed = table.handed[rows]
+            gone, first = np.maximum(gone, handed), np.maximum(first, handed)
         counts = first - gone
         places = rows * table.pages_per_row
         places += gone
@@ -87,7 +87,7 @@ class Retirement:
 
     def retired_too_much(self, table: RequestTable, row: int, length: int) -> bool:
         """Whether a query at this length, below the row's present one, would need pages that the row let retire."""
-        own, left = int(table.lent[row]), -(-length // self.paging.tokens)
+        own, left = int(table.handed[row]), -(-length // self.paging.tokens)
         if self.in_order:
             first = int(self.paging.pages(self._floor(np.array([length])))[0])
             return max(first, own) < min(int(table.retired[self.column, row]), left)
@@ -103,11 +103,15 @@ class Retirement:
         """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
         found = [
             (row, page)
-            for row, start, stop, lent in zip(
-                rows.tolist(), table.looked_at[rows].tolist(), lengths.tolist(), table.lent[rows].tolist(), strict=True
+            for row, start, stop, handed in zip(
+                rows.tolist(),
+                table.looked_at[rows].tolist(),
+                lengths.tolist(),
+                table.handed[rows].tolist(),
+                strict=True,
             )
             for page in self._newly_whole(start, stop)
-            if page >= lent
+            if page >= handed
         ]
         pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
         return Retired(pairs[:, 0] * table.pages_per_row + pairs[:, 1], pairs[:, 0], pairs[:, 1])

@@ -15,7 +15,7 @@ from kvarena.terms.invariants import STRICT, broken, invariant
 _log = event_log()
 
 
-class Books(Protocol):
+class Kept(Protocol):
     """What a storage keeps of its requests: a ``Storage`` is one."""
 
     chain: Chain
@@ -23,7 +23,7 @@ class Books(Protocol):
     ownership: Ownership
 
 
-def check_idle(storage: Books) -> tuple[str, ...]:
+def check_idle(storage: Kept) -> tuple[str, ...]:
     """What is wrong with a storage in which nothing runs: no request holds a row, none is about to.
 
     Looks for rows still open, pages that live and are nobody's, ids that are out and bound nowhere, sums and maps
@@ -61,7 +61,7 @@ def check_lengths(requests: RequestTable, page_tokens: int) -> None:
     )  # fmt: skip
 
 
-def _findings(storage: Books) -> Iterator[str]:
+def _findings(storage: Kept) -> Iterator[str]:
     chain, requests = storage.chain, storage.requests
     rows = requests.open_rows().tolist()
     if rows:
@@ -78,7 +78,7 @@ def _findings(storage: Books) -> Iterator[str]:
             yield str(error)
 
 
-def _leaked_pages(storage: Books) -> Iterator[str]:
+def _leaked_pages(storage: Kept) -> Iterator[str]:
     """Per sub-pool, the units that live beyond those that rows own and those that were handed over."""
     handed_ids, held = storage.ownership.handed_over(), storage.ownership.held()
     slots = storage.chain.plan.slots

@@ -7,7 +7,7 @@ import numpy as np
 from kvarena.chain.chain import Chain
 from kvarena.storage.advance import spread
 from kvarena.storage.requests import RequestTable
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
 
@@ -25,7 +25,7 @@ class Maps:
     def check_epoch(self, epoch: int, name: str) -> None:
         """Stop where pages were taken, freed or moved since."""
         if self.chain.epoch != epoch:
-            invariant("storage.ids_outlived_their_step", False, sub_pool=name)
+            fail("storage.ids_outlived_their_step", sub_pool=name)
 
 
 class Tables(Mapping[str, IntArray]):

@@ -34,10 +34,10 @@ class Ownership:
     def held(self) -> IntArray:
         """The units that each row owns, int64 (sub-pools in chain order, rows)."""
         table, slots = self._maps.table, self._maps.slots_name
-        held: IntArray = np.maximum(table.retired, table.lent)
+        held: IntArray = np.maximum(table.retired, table.handed)
         np.subtract(table.page_counts, held, out=held)
         for pool in self._counted:
-            held[pool.column] = table.page_counts - table.lent - table.retired[pool.column]
+            held[pool.column] = table.page_counts - table.handed - table.retired[pool.column]
         if slots is not None:
             held[self._slots_column] = table.slots_held
         return held
@@ -60,12 +60,12 @@ class Ownership:
         stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
         invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
         invariant("storage.hand_over_beyond_the_row", 0 <= tokens <= length, tokens=tokens, length=length)
-        lent = int(table.lent[row])
-        taken = table.pages[row, lent:stop]
+        handed = int(table.handed[row])
+        taken = table.pages[row, handed:stop]
         for pool, gone in self._gone(taken):
             table.retired[pool.column, row] -= gone
-        table.lent[row] = max(lent, stop)
-        table.any_lent = True
+        table.handed[row] = max(handed, stop)
+        table.any_handed = True
         self.version += 1
         ids: IntArray = taken[taken != UNBOUND]
         self._is_handed[ids] = True
@@ -106,12 +106,12 @@ class Ownership:
         length, start = int(table.lengths[row]), merged[0].start
         tail = len(merged) == 1 and merged[0].stop == length
         invariant("storage.free_leaves_rows_behind", tail, row=row, pieces=merged, length=length)
-        lent = int(table.lent[row])
-        own = start >= lent * size
-        invariant("storage.free_straddles_an_owner", own, row=row, pieces=merged, handed_over_tokens=lent * size)
+        handed = int(table.handed[row])
+        own = start >= handed * size
+        invariant("storage.free_straddles_an_owner", own, row=row, pieces=merged, handed_over_tokens=handed * size)
         count = int(table.page_counts[row])
         stop = min(-(-start // size), count)
-        lost = [pool.name for pool in self._retirements if stop > lent and pool.retired_too_much(table, row, start)]
+        lost = [pool.name for pool in self._retirements if stop > handed and pool.retired_too_much(table, row, start)]
         invariant("storage.free_below_what_retired", not lost, row=row, length=start, sub_pools=lost)
         ids = table.pages[row, stop:count]
         gone = self._gone(ids)
@@ -128,7 +128,7 @@ class Ownership:
         """The sum of the class holds, and no page handed over is a row's own."""
         chain, table = self._maps.chain, self._maps.table
         held, positions = self.held(), np.arange(table.pages_per_row)
-        own = (positions >= table.lent[:, None]) & (positions < table.page_counts[:, None]) & (table.pages != UNBOUND)
+        own = (positions >= table.handed[:, None]) & (positions < table.page_counts[:, None]) & (table.pages != UNBOUND)
         invariant("storage.page_has_two_owners", not self._is_handed[table.pages[own]].any())
         for column, name in enumerate(chain.plan.names):
             ids = chain.bands[name].ids

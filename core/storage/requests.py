@@ -14,12 +14,12 @@ class RequestTable:
 
     A row's life:  1. open    from the free rows, lowest first; length 0, no pages.
                    2. grow    pages are appended; positions that retired everywhere become ``UNBOUND``.
-                   3. lend    its first pages are handed over: it still reads them, and frees them no more.
+                   3. hand    its first pages over: it still reads them, and frees them no more.
                    4. close   the row is free again.
     Always:  open rows + free rows == all rows                        (checked by ``verify``)
-             page_counts - max(lent, retired) == the units bound to the row, per sub-pool   (``Ownership.verify``)
+             page_counts - max(handed, retired) == the units bound to the row, per sub-pool   (``Ownership.verify``)
 
-    Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``lent`` in pages, ``tails`` the id of the last page,
+    Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``handed`` in pages, ``tails`` the id of the last page,
     ``due`` the new length at which the row must be looked at, ``slots_held`` its state slots. By sub-pool and row:
     ``retired``, pages that were freed before the end. ``ones`` is as long.
     """
@@ -31,10 +31,10 @@ class RequestTable:
         self.slots = np.full((row_count, slots_per_row), UNBOUND, dtype=np.int64)
         self._one_slot = self.slots.reshape(-1)
         self._columns = np.zeros((7 + pools, row_count), dtype=np.int64)
-        self.lengths, self.page_counts, self.tails, self.lent = self._columns[:4]
+        self.lengths, self.page_counts, self.tails, self.handed = self._columns[:4]
         self.looked_at, self.due, self.slots_held = self._columns[4:7]
         self.retired = self._columns[7:]
-        self.any_lent = False
+        self.any_handed = False
         self.ones = np.ones(row_count, dtype=np.int64)
         self._free = list(range(row_count - 1, -1, -1))
         self._open = np.zeros(row_count, dtype=bool)
@@ -92,12 +92,12 @@ class RequestTable:
         return self.slots[rows].reshape(-1) if self.slots.shape[1] > 1 else self._one_slot[rows]
 
     def own_ids(self, rows: IntArray) -> IntArray:
-        """The page ids of these rows, in order, without those lent; ``UNBOUND`` where one retired everywhere."""
+        """The page ids of these rows, in order, without those handed; ``UNBOUND`` where one retired everywhere."""
         width, flat = self.pages_per_row, self.flat
         spans = [
             flat[row * width + low : row * width + high]
             for row, low, high in zip(
-                rows.tolist(), self.lent[rows].tolist(), self.page_counts[rows].tolist(), strict=True
+                rows.tolist(), self.handed[rows].tolist(), self.page_counts[rows].tolist(), strict=True
             )
         ]
         return np.concatenate(spans)
@@ -114,4 +114,6 @@ class RequestTable:
         invariant("requests.free_row_holds", not self.page_counts[closed].any() and not self.retired[:, closed].any())
         invariant("requests.id_beyond_its_row", (self.pages[unused] == UNBOUND).all())
         invariant("requests.negative_count", (self.retired >= 0).all(), retired=self.retired.tolist())
-        invariant("requests.lent_more_than_it_has", (self.lent <= self.page_counts).all(), lent=self.lent.tolist())
+        invariant(
+            "requests.handed_more_than_it_has", (self.handed <= self.page_counts).all(), handed=self.handed.tolist()
+        )

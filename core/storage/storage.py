@@ -26,7 +26,7 @@ from kvarena.terms.units import format_bytes, parse_bytes
 
 _log = event_log()
 
-Books = Callable[[Sizing], tuple[Chain, RequestTable]]
+MakeBooks = Callable[[Sizing], tuple[Chain, RequestTable]]
 """Makes what follows the sizing: the chain's maps and the request table."""
 
 
@@ -40,7 +40,7 @@ class Storage:
     Always:  what the rows own of a sub-pool + what was handed over == what is live in its band (``verify``)
     """
 
-    def __init__(self, plan: Plan, sizing: Sizing, device: Device, books: Books) -> None:
+    def __init__(self, plan: Plan, sizing: Sizing, device: Device, books: MakeBooks) -> None:
         self.plan = plan
         self.sizing = sizing
         self.device = device
@@ -250,7 +250,7 @@ class Storage:
         """Retire and take for the rows that reach a boundary in this step."""
         table = self.requests
         if np.count_nonzero(lengths < starts):
-            invariant("storage.step_backwards", False, rows=rows, lengths=lengths)
+            fail("storage.step_backwards", rows=rows, lengths=lengths)
         if not self._retirements:
             return None
         stops = self._paging.covering(lengths)

@@ -249,3 +249,24 @@ def test_without_checks_nothing_reaches_the_sink(wrong: list[int]) -> None:
         with nothing_changes(chain), pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
             act()
     assert chain.pages("full", ids(-1)).tolist() == [99]
+
+
+def test_a_take_that_the_device_fails_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No id stays bound, none is lost, and what moved for it is priced anew: the next take succeeds."""
+    chain = three_kinds()
+    named = minted(chain, "full", 6)
+    state = chain.snapshot()
+
+    def breaks(*_: object) -> None:
+        raise RuntimeError("no more device")
+
+    monkeypatch.setattr(type(chain.device), "zero_pages", breaks)
+    for take in (lambda: chain.take({"full": named, "window-8": named}), lambda: chain.take_new("full", 4)):
+        with pytest.raises(RuntimeError, match="no more device"):
+            take()
+        chain.verify()
+        assert [shot.live for shot in chain.snapshot().bands] == [shot.live for shot in state.bands]
+    monkeypatch.undo()
+    assert not isinstance(chain.take({"full": named, "window-8": named}), Refused)
+    chain.free_all({"full": named})
+    chain.verify()

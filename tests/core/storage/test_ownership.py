@@ -317,10 +317,10 @@ def test_verify_finds_a_page_with_two_owners() -> None:
     """And one that nobody owns."""
     storage = running(14, kinds=(FULL,))
     ids = storage.ownership.hand_over(0, 8)
-    storage.requests.lent[0] = 0
+    storage.requests.handed[0] = 0
     with pytest.raises(InvariantError, match=r"storage\.page_has_two_owners"):
         storage.verify()
-    storage.requests.lent[0] = 2
+    storage.requests.handed[0] = 2
     storage.verify()
     taken = storage.chain.take_new("full", 1)
     assert taken

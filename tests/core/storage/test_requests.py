@@ -31,7 +31,7 @@ def test_a_closed_row_leaves_nothing_behind() -> None:
     table.pages[rows, :5] = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
     table.slots[rows] = [[1, 2], [3, 4]]
     columns = (
-        table.lengths, table.tails, table.lent, table.looked_at, table.due, table.slots_held, *table.retired
+        table.lengths, table.tails, table.handed, table.looked_at, table.due, table.slots_held, *table.retired
     )  # fmt: skip
     for column in columns:
         column[rows] = 2
@@ -59,12 +59,12 @@ def test_a_shortened_row_ends_in_the_page_before() -> None:
     table.verify()
 
 
-def test_a_row_that_lent_more_than_it_has_is_found() -> None:
+def test_a_row_that_handed_more_than_it_has_is_found() -> None:
     """Or holds an id beyond its pages, or a count below nothing, or is held by nobody."""
     table = table_of()
     row = table.open(1)
     for harmed, name in (
-        (table.lent, "lent_more_than_it_has"),
+        (table.handed, "handed_more_than_it_has"),
         (table.pages[:, 3], "id_beyond_its_row"),
         (table.retired[1], "negative_count"),
         (table.page_counts[1:], "free_row_holds"),
