@@ -19,8 +19,8 @@ from kvarena.planning.plan import Plan
 from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_plan
 from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import ChainSnapshot
-from kvarena.terms.answers import Refused, Shortage, whole_number
-from kvarena.terms.doors import whole
+from kvarena.terms.answers import Refused, Shortage
+from kvarena.terms.doors import whole, whole_answer
 from kvarena.terms.invariants import OFF, STRICT, WARN, fail, invariant
 from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
@@ -209,7 +209,7 @@ class Chain:
         try:
             for band in self.bands.values():
                 if isinstance(band, Band) and len(band.holes):
-                    limit = whole_number(policy.moves(band.live, len(band.holes)), f"compaction {policy.name!r}")
+                    limit = whole_answer(policy.moves(band.live, len(band.holes)), f"compaction {policy.name!r}")
                     moved += compact(band, self.device, self.counters, limit=limit) if limit > 0 else 0
         finally:  # where the policy fails for one band, another has moved
             if moved:
@@ -243,7 +243,7 @@ class Chain:
     def _place(self, lowest: int, highest: int) -> int:
         """Where the policy puts an empty float."""
         policy = self.policies.placement
-        return whole_number(policy.start(lowest, highest), f"placement {policy.name!r}")
+        return whole_answer(policy.start(lowest, highest), f"placement {policy.name!r}")
 
     def _refusal(self, counts: Sequence[int], minter: Minter | None = None) -> Refused:
         """The sum behind a no to so many units per sub-pool, in chain order. Counted; nothing else changes."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -41,8 +41,8 @@ class Retirement:
         self.in_order = prefix_floor(pool.lifetime, zero) is not None
         self._has_closed_form = floor_reaches(pool.lifetime, zero + 1) is not None
         # asked on every step: a lifetime's own answer is bound once, a union of several is asked through the function
-        self._floor: ByLength = getattr(pool.lifetime, "floor", partial(prefix_floor, pool.lifetime))
-        self._reaches: ByLength = getattr(pool.lifetime, "reaches", partial(floor_reaches, pool.lifetime))
+        self._floor = cast(ByLength, getattr(pool.lifetime, "floor", partial(prefix_floor, pool.lifetime)))
+        self._reaches = cast(ByLength, getattr(pool.lifetime, "reaches", partial(floor_reaches, pool.lifetime)))
 
     def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired | None:
         """The pages that no query at the rows' present lengths or later needs, and that were needed before.

@@ -1,12 +1,9 @@
 """Answers that are values: what was asked, what there is, and what would help. Nothing has changed."""
 
 from collections.abc import Mapping, Sequence
-from operator import index
 from typing import NamedTuple
 
 import attrs
-
-from kvarena.terms.errors import PluginError
 
 
 @attrs.frozen
@@ -73,18 +70,6 @@ class Wait:
 
     def __bool__(self) -> bool:
         return False
-
-
-def whole_number(answer: object, policy: str) -> int:
-    """A policy's answer, which must be a whole number.
-
-    Raises:
-        PluginError: it is something else; ``policy`` names whose answer it is.
-    """
-    try:
-        return index(answer)  # type: ignore[call-overload,no-any-return]
-    except TypeError:
-        raise PluginError(f"{policy} answered {answer!r} where a whole number was asked for; mend the policy") from None
 
 
 def named(names: Sequence[str], units: Sequence[int]) -> str:

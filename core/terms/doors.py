@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvarena.terms.errors import KvarenaError
+from kvarena.terms.errors import KvarenaError, PluginError
 from kvarena.terms.ports import IntArray
 
 _INT64 = np.dtype(np.int64)
@@ -21,6 +21,18 @@ def whole(value: Any, what: str) -> int:
         return index(value)
     except TypeError:
         raise KvarenaError(f"{what} is {value!r}; it must be a whole number") from None
+
+
+def whole_answer(answer: Any, policy: str) -> int:
+    """A policy's answer as a Python int; ``policy`` names whose it is.
+
+    Raises:
+        PluginError: it is no whole number.
+    """
+    try:
+        return index(answer)
+    except TypeError:
+        raise PluginError(f"{policy} answered {answer!r} where a whole number was asked for; mend the policy") from None
 
 
 def line(values: Any, what: str) -> IntArray:
