@@ -22,7 +22,7 @@ from kvarena.planning.demand import Demand, RequestShape, request_demand
 from kvarena.planning.packing import packs
 from kvarena.planning.sizing import Sizing
 from kvarena.terms.answers import Admit, Never, Wait, named
-from kvarena.terms.doors import whole
+from kvarena.terms.doors import line, whole
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Cache, IntArray
@@ -190,7 +190,7 @@ class Admission:
 
     def start(self, rows: IntArray, charges: Sequence[Demand]) -> None:
         """The rows of promised requests are open."""
-        if not len(rows):
+        if not len(line(rows, "admission.start: rows")):
             return
         each = len(set(rows.tolist())) == len(charges) == len(rows)
         invariant("admission.a_charge_for_each_row", each, rows=rows, charges=charges)

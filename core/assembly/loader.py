@@ -84,7 +84,9 @@ def make_policies(catalog: Catalog, config: PoliciesConfig, source: str = "") ->
         made[role] = make(catalog, "policies", choice, place)
         if not callable(getattr(made[role], method, None)):
             fit = [name for name in catalog.names("policies") if hasattr(_loaded(catalog, name), method)]
-            raise ConfigError(f"{place}: {choice.name!r} is no {word}; choose one of: {', '.join(fit)}")
+            raise ConfigError(
+                f"{place}: {choice.name!r} is no {word}, it has no method {method!r}; choose one of: {', '.join(fit)}"
+            )
     return Policies(made["holes"], made["compaction"], made["placement"])
 
 

@@ -90,7 +90,7 @@ class Chain:
     @capacity_decision
     def feasible(self, demand: tuple[int, ...]) -> bool:
         """Whether a take of so many units per sub-pool, in chain order, would succeed now. Kept until a change."""
-        answer = self._answers.get(demand)
+        answer = self._answers.get(demand) if type(demand) is tuple else None
         if answer is None:
             demand = tuple([whole(count, "chain.feasible: a count") for count in demand])
             answer = feasible(self.snapshot(), demand)

@@ -7,6 +7,7 @@ import numpy as np
 from kvarena.chain.chain import Chain
 from kvarena.storage.advance import spread
 from kvarena.storage.requests import RequestTable
+from kvarena.terms.errors import nearest
 from kvarena.terms.invariants import fail
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
@@ -47,7 +48,7 @@ class Tables(Mapping[str, IntArray]):
         if known is None:
             maps = self._maps
             if name not in maps.names:
-                raise KeyError(f"no token sub-pool {name!r}; there are {', '.join(maps.names)}")
+                raise KeyError(f"no token sub-pool {name!r}; {nearest(name, maps.names)}")
             maps.check_epoch(self._epoch, name)
             known = self._known[name] = maps.chain.pages(name, maps.table.pages[self._rows, : self._width])
         return known
@@ -106,7 +107,7 @@ class IterationIds:
         known = self._pages.get(name)
         if known is None:
             if name not in self._maps.names:
-                raise KeyError(f"no token sub-pool {name!r}; there are {', '.join(self._maps.names)}")
+                raise KeyError(f"no token sub-pool {name!r}; {nearest(name, self._maps.names)}")
             self._maps.check_epoch(self._epoch, name)
             known = self._pages[name] = self._maps.chain.pages(name, self._written()[0])
         return known

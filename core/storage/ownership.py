@@ -46,6 +46,14 @@ class Ownership:
         """The ids of every page that was handed over and not freed, rising."""
         return np.flatnonzero(self._is_handed)
 
+    def units(self, ids: IntArray) -> tuple[int, ...]:
+        """What freeing these page ids would bring back, per sub-pool in chain order: what a cache calls evictable.
+
+        A window has let go of pages that fell out of it before they were handed over.
+        """
+        chain, slots = self._maps.chain, self._maps.slots_name
+        return tuple(0 if name == slots else len(band.ids.bound_among(ids)) for name, band in chain.bands.items())
+
     def hand_over(self, row: int, tokens: int) -> IntArray:
         """The pages of a row's first ``tokens`` belong to the caller from here on; the row goes on reading them.
 

@@ -341,3 +341,16 @@ def test_a_model_without_tokens_has_no_pages_to_hand_over() -> None:
     storage.ownership.free_pages(rows_of())
     with nothing_changes(storage), pytest.raises(InvariantError, match=r"storage\.free_of_unknown_page"):
         storage.ownership.free_pages(rows_of(0))
+
+
+def test_the_units_of_handed_pages_are_what_freeing_them_brings() -> None:
+    """Per sub-pool in chain order: a window counts only what it still has of them."""
+    storage = running(22, kinds=(SHORT, FULL))
+    storage.step(rows_of(0), rows_of(23))
+    ids = storage.ownership.hand_over(0, 20)
+    units = storage.ownership.units(ids)
+    before = [shot.live for shot in storage.chain.snapshot().bands]
+    storage.ownership.free_pages(ids)
+    after = [shot.live for shot in storage.chain.snapshot().bands]
+    assert units == tuple(was - now for was, now in zip(before, after, strict=True))
+    assert 0 <= units[0] < units[1] == 5
