@@ -113,8 +113,8 @@ def test_a_policy_of_another_sort_is_refused(catalog: Catalog) -> None:
     """A compaction policy cannot order holes; those that can are listed."""
     with pytest.raises(ConfigError) as caught:
         make_policies(catalog, PoliciesConfig(holes="lazy"), "q.toml")
-    expected = "q.toml: policies.holes: 'lazy' is no hole order, it has no method 'open'; choose one of: nearest, recent"
-    assert str(caught.value) == expected
+    why = "'lazy' is no hole order, it has no method 'open'; choose one of: nearest, recent"
+    assert str(caught.value) == f"q.toml: policies.holes: {why}"
 
 
 def declared(*tables: dict[str, object]) -> StorageConfig:
