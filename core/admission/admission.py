@@ -22,7 +22,7 @@ from kvarena.planning.demand import Demand, RequestShape, request_demand
 from kvarena.planning.packing import packs
 from kvarena.planning.sizing import Sizing
 from kvarena.terms.answers import Admit, Never, Wait, named
-from kvarena.terms.doors import line, whole
+from kvarena.terms.doors import line, wholes
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Cache, IntArray
@@ -97,7 +97,7 @@ class Admission:
         Raises:
             KvarenaError: there is no such request.
         """
-        prompt, output = whole(prompt_tokens, "tokens to forward"), whole(output_tokens, "tokens to generate")
+        prompt, output = wholes((prompt_tokens, output_tokens), "tokens to forward and to generate")
         if prompt < 1 or output < 0:
             raise KvarenaError(
                 f"a request of {prompt} tokens to forward and {output} to generate is none; at least 1 and 0"

@@ -20,7 +20,7 @@ from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_p
 from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
-from kvarena.terms.doors import whole, whole_answer
+from kvarena.terms.doors import whole, whole_answer, wholes
 from kvarena.terms.invariants import OFF, STRICT, WARN, fail, invariant
 from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
@@ -92,7 +92,7 @@ class Chain:
         """Whether a take of so many units per sub-pool, in chain order, would succeed now. Kept until a change."""
         answer = self._answers.get(demand) if type(demand) is tuple else None
         if answer is None:
-            demand = tuple([whole(count, "chain.feasible: a count") for count in demand])
+            demand = wholes(demand, "chain.feasible: the demand")
             answer = feasible(self.snapshot(), demand)
             if len(self._answers) < ANSWERS_MAX:
                 self._answers[demand] = answer

@@ -1,5 +1,6 @@
 """What comes in through a public call: whole numbers, and arrays of rows, lengths or ids; or one clear error."""
 
+from collections.abc import Iterable
 from operator import index
 from typing import Any
 
@@ -21,6 +22,18 @@ def whole(value: Any, what: str) -> int:
         return index(value)
     except TypeError:
         raise KvarenaError(f"{what} is {value!r}; it must be a whole number") from None
+
+
+def wholes(values: Iterable[Any], what: str) -> tuple[int, ...]:
+    """Counts as Python ints.
+
+    Raises:
+        KvarenaError: one of them is no whole number.
+    """
+    try:
+        return tuple(map(index, values))
+    except TypeError:
+        raise KvarenaError(f"{what} is {values!r}; whole numbers are needed") from None
 
 
 def whole_answer(answer: Any, policy: str) -> int:
