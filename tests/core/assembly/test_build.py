@@ -1,13 +1,17 @@
 """A storage is built whole, or refused before anything is taken."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from kvarena.assembly.build import build_storage
-from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.assembly.config import ArenaConfig, PoliciesConfig, StorageConfig
 from kvarena.layouts.mha import Mha
+from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.layers import Layer, Part
-from kvarena.terms.lifetimes import Full
+from kvarena.terms.lifetimes import Full, Window
 
 
 def test_bookkeeping_beyond_the_machine_is_refused() -> None:
@@ -16,3 +20,37 @@ def test_bookkeeping_beyond_the_machine_is_refused() -> None:
     layers = [Layer(0, (Part(Mha(kv_heads=1, head_dim=64), Full()),))]
     with pytest.raises(ConfigError, match=r"of bookkeeping, and this machine has .*; lower context_tokens"):
         build_storage(layers, StorageConfig(arena=arena, backend="host"))
+
+
+@pytest.mark.req("CMP-8")
+@pytest.mark.req("PLG-1")
+def test_a_strangers_policies_are_chosen_like_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package beside ours offers a compaction and a placement; a config names them, and they decide."""
+    info = tmp_path / "strange_policies-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-policies\nVersion: 0.1\n")
+    points = "[kvarena.policies]\nsparing = strange_policies:Sparing\nlowest = strange_policies:Lowest\n"
+    (info / "entry_points.txt").write_text(points)
+    (tmp_path / "strange_policies.py").write_text(
+        "class Sparing:\n"
+        "    name = 'sparing'\n"
+        "    def __init__(self, at_most=1):\n        self.at_most = at_most\n"
+        "    def moves(self, live, holes):\n        return min(self.at_most, holes)\n\n\n"
+        "class Lowest:\n"
+        "    name = 'lowest'\n"
+        "    def start(self, lowest, highest):\n        return lowest\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    policies = PoliciesConfig(compaction={"name": "sparing", "at_most": 2}, placement="lowest")  # type: ignore[arg-type]
+    arena = ArenaConfig(memory="1MiB", page_tokens=1, context_tokens=64, mirrors=False)  # type: ignore[arg-type]
+    heads = Mha(kv_heads=1, head_dim=8)
+    kinds = (Window(4), Window(2), Full())
+    layers = [Layer(index, (Part(heads, kind),)) for index, kind in enumerate(kinds)]
+    storage = build_storage(layers, StorageConfig(arena=arena, backend="host", policies=policies))
+    rows = storage.open(2)
+    assert not isinstance(rows, Refused)
+    storage.step(rows, np.array([30, 30]))
+    assert storage.chain.bands["window-2"].start == storage.chain.bands["window-4"].stop
+    storage.close(rows[:1])
+    assert [storage.flush() for _ in range(2)] == [2, 2], "the low end closes two holes a pass"
+    storage.verify()
