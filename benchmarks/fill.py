@@ -80,8 +80,11 @@ class Crowd:
         self.storage, self.random, self.worst = storage, np.random.default_rng(seed), Worst()
         self.rows = self.lengths = self.ends = np.empty(0, dtype=np.int64)
 
-    def fill(self, longest: int) -> None:
-        """Start requests up to so long and grow them until none gets as much as one more page, or a slot."""
+    def fill(self, longest: int) -> bool:
+        """Start requests up to so long and grow them until a batch, then any one of them, gets no more.
+
+        Whether one may still grow: each got to its end where all together did not.
+        """
         while self._start(longest) and self._grow(np.flatnonzero(self.lengths < self.ends)[-BATCH:]):
             pass
         growing = np.flatnonzero(self.lengths < self.ends)
@@ -89,6 +92,7 @@ class Crowd:
             for place in growing.tolist():
                 while self.lengths[place] < self.ends[place] and self._grow(np.array([place]), chunk_max):
                     pass
+        return bool((self.lengths < CONTEXT).any())
 
     def leave(self, share: float) -> None:
         """So many of them end."""
@@ -133,7 +137,8 @@ def fill(storage: Storage, seed: int) -> Worst:
     crowd = Crowd(storage, seed)
     for longest in LONGEST:
         seen = crowd.worst.refusals
-        crowd.fill(longest)
+        while crowd.fill(longest) and crowd.worst.refusals == seen:
+            pass
         assert crowd.worst.refusals > seen, "the arena is not full: there are too few request rows"
         crowd.leave(share=0.5)
     return crowd.worst
