@@ -104,9 +104,9 @@ class Crowd:
         """New requests, if none is growing any more; out of rows, those that run get longer."""
         if (self.lengths < self.ends).any():
             return True
-        rows = self.storage.open(BATCH)
+        rows = self.storage.open_batch(BATCH)
         if isinstance(rows, Refused):
-            rows = self.storage.open(1)
+            rows = self.storage.open_batch(1)
         if isinstance(rows, Refused):
             if rows.asked:
                 self.worst.see(self.storage, rows)

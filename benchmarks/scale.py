@@ -134,7 +134,7 @@ class Steps:
         self.random = np.random.default_rng(5)
         if scatter:
             self._scatter()
-        rows = self.storage.open(RUNNING)
+        rows = self.storage.open_batch(RUNNING)
         assert not isinstance(rows, Refused)
         self.rows, self.lengths = rows, self.random.integers(PROMPT, 2 * PROMPT, RUNNING)
         self.names = [pool.name for pool in self.storage.plan.token_pools]
@@ -154,7 +154,7 @@ class Steps:
         self.lengths[places] = PROMPT
         began = time.thread_time_ns()
         self.storage.close(self.rows[places])
-        fresh = self.storage.open(LEAVING)
+        fresh = self.storage.open_batch(LEAVING)
         assert not isinstance(fresh, Refused)
         self.rows[places] = fresh
         ids = self.storage.step(self.rows, self.lengths)

@@ -163,7 +163,7 @@ class NearestHoles(HoleMap):
         self._top = top - recent
         if recent < count:
             found = self._scan(count - recent, self._hint, self.page_count)
-            invariant("holes.fewer_than_counted", len(found) == count - recent, missing=count)
+            invariant("holes.fewer_than_counted", len(found) == count - recent, missing=count - recent - len(found))
             self._hint = int(found[-1]) + 1
             found = self._flip(found)
             pages = np.concatenate((pages, found)) if recent else found

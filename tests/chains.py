@@ -156,6 +156,14 @@ def any_chain(draw: st.DrawFn) -> Chain:
     return Chain(plan, arena_bytes, device=device, policies=policies, slot_count=slots, checks=checks)
 
 
+def filled_up(chain: Chain, minter: str) -> int:
+    """Take ids one by one until no more can be had; how many that were."""
+    count = 0
+    while not isinstance(chain.take_new(minter, 1), Refused):
+        count += 1
+    return count
+
+
 def three_kinds(arena_bytes: int = 1000, *, checks: int = 1) -> Chain:
     """State units of 50 bytes, window rows of 4, full rows of 10."""
     return chain_of(planned((State(), 50), (Window(8), 4), (Full(), 10)), arena_bytes, checks=checks)

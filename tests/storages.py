@@ -8,11 +8,13 @@ import numpy as np
 from chains import bytes_left, everything
 from toys import Bytes, SinksAndWindow
 
+from kvarena.admission.admission import Admission
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.storage.routed import views_of
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Refused
+from kvarena.terms.answers import Admit, Never, Refused, Wait
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
 from kvarena.terms.ports import IntArray
@@ -144,7 +146,7 @@ class Tagged:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.names = [pool.name for pool in storage.plan.token_pools if pool.unit_bytes]
-        self.views = {name: [view.numpy() for view in storage.views(name).values()] for name in self.names}
+        self.views = {name: [view.numpy() for view in views_of(storage, name).values()] for name in self.names}
         self.tags: dict[tuple[int, int], int] = {}
         self.serial = 0
 
@@ -188,3 +190,18 @@ class Tagged:
         """Give the arena back."""
         self.views = {}
         self.storage.release()
+
+
+def one_by_one(
+    admission: Admission, requests: list[tuple[int, int]]
+) -> tuple[list[tuple[int, ...]], Wait | Never | None]:
+    """``ask``, ``make_room`` and ``promise`` in turn, up to the first that may not start."""
+    charges: list[tuple[int, ...]] = []
+    for request in requests:
+        answer = admission.ask(*request)
+        if not isinstance(answer, Admit):
+            return charges, answer
+        assert admission.make_room(answer)
+        admission.promise(answer.charge)
+        charges.append(answer.charge)
+    return charges, None

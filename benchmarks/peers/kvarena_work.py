@@ -23,7 +23,7 @@ def token_demand(storage: Storage, pages: int, slots: int = 0) -> tuple[int, ...
 
 def started(storage: Storage, lengths: IntArray) -> IntArray:
     """The rows of new requests of these lengths, which must fit."""
-    rows = storage.open(len(lengths))
+    rows = storage.open_batch(len(lengths))
     assert not isinstance(rows, Refused), rows
     ids = storage.step(rows, lengths)
     assert not isinstance(ids, Refused), ids
@@ -77,7 +77,7 @@ class ServingStep:
             ended = self.rows[places]
             admission.forget(ended)
             storage.close(ended)
-            fresh = storage.open(len(places))
+            fresh = storage.open_batch(len(places))
             assert not isinstance(fresh, Refused), fresh
             admission.start(fresh, charges)
             self.rows[places] = fresh
@@ -202,7 +202,7 @@ class Questions:
         """The nanoseconds of one pass over the queue; then the promises are taken back: those requests end at once."""
         with Watch(WALL) as watch:
             charges = asked_in_turn(self.admission, self.waiting)
-        rows = self.storage.open(len(charges))
+        rows = self.storage.open_batch(len(charges))
         assert not isinstance(rows, Refused), rows
         self.admission.start(rows, charges)
         self.admission.forget(rows)
@@ -224,7 +224,7 @@ class Pressure:
         storage, turn = self.storage, self.drift.next()
         lengths = np.full(turn.count, turn.tokens)
         with Watch() as watch:
-            rows = storage.open(turn.count)
+            rows = storage.open_batch(turn.count)
             ids = rows if isinstance(rows, Refused) else storage.step(rows, lengths)
         refused = isinstance(ids, Refused)
         if refused:

@@ -77,7 +77,6 @@ class Admission:
         self._holdings = holdings
         # a waiting request is asked about again and again: its price is kept, and whether it fits at all
         self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
-        self.fits_alone = functools.lru_cache(maxsize=1 << 14)(self._fits_alone)
         self._terms = functools.lru_cache(maxsize=1 << 14)(self._charge_or_never)
         self._charges = np.zeros((sizing.running, len(self.plan.sub_pools)), dtype=np.int64)
         self._starting: Demand = (0,) * len(self.plan.sub_pools)
@@ -168,6 +167,12 @@ class Admission:
                 self.cache.unlock(reading)
         return made
 
+    def fits_alone(self, prompt_tokens: int, output_tokens: int) -> bool:
+        """Whether an empty arena, and one request row, could hold such a request to its end."""
+        if RequestShape(prompt_tokens, output_tokens).rows > self.context_tokens:
+            return False
+        return packs(self.plan, self.arena_bytes, self.demand(prompt_tokens, output_tokens))
+
     def never(self, prompt_tokens: int, output_tokens: int) -> Never | None:
         """Why no empty arena could serve such a request, with its sum; None where one could."""
         return None if self.fits_alone(prompt_tokens, output_tokens) else self._never(prompt_tokens, output_tokens)
@@ -247,12 +252,6 @@ class Admission:
     def _fits_beside(self, charge: Demand) -> bool:
         """Whether a charge fits now beside what was promised."""
         return self.chain.feasible(tuple(map(add, charge, self.promised())))
-
-    def _fits_alone(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """Whether an empty arena, and one request row, could hold such a request to its end."""
-        if RequestShape(prompt_tokens, output_tokens).rows > self.context_tokens:
-            return False
-        return packs(self.plan, self.arena_bytes, self.demand(prompt_tokens, output_tokens))
 
     def largest_prompt(self, output_tokens: int) -> int:
         """The longest prompt that an empty arena could serve with this output; 0 where there is none."""

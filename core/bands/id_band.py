@@ -23,14 +23,9 @@ class IdBand:
         """How many ids are taken."""
         return self.ids.bound
 
-    @property
-    def reusable(self) -> int:
-        """How many ids can be taken: none needs room."""
-        return self.grid.id_count - self.ids.bound
-
     def shot(self) -> BandShot:
         """What pricing needs to know: the count."""
-        return BandShot(self.grid.name, 0, None, self.live, 0, 0, 0, self.reusable)
+        return BandShot(self.grid.name, 0, None, self.live, 0, 0, 0, self.grid.id_count - self.live)
 
     def take(self, ids: IntArray) -> IntArray:
         """Take ids that are nobody's: minted just now, or checked by ``check_unbound``."""

@@ -126,12 +126,6 @@ class Span(ABC):
         self.holes.add(sources)
         self.absorb()
 
-    def live_outside(self, pages: range) -> int:
-        """How many live pages lie outside these: what must move for the band to keep to them."""
-        below = self.ids.owners_of(slice(self.start, max(self.start, min(self.stop, pages.start))))
-        above = self.ids.owners_of(slice(min(self.stop, max(self.start, pages.stop)), self.stop))
-        return sum(int(np.count_nonzero(owners != UNOWNED)) for owners in (below, above))
-
     def verify(self) -> None:
         """The sum holds, the maps agree, and every hole is an unowned page of the span."""
         grid = self.grid

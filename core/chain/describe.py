@@ -90,15 +90,15 @@ def ruler(chain: Chain, width: int = WIDTH) -> str:
     ``a--->`` grows up, ``<---b`` down, ``<-c->`` to either side. An empty end stands at its anchor, an empty float
     nowhere. Of bands that share a cell the earlier one is drawn.
     """
-    line = [" "] * width
-    total = chain.arena_bytes
+    edges = _edges(chain.arena_bytes, width)
+    line = [" "] * (len(edges) - 1)
     for letter, band in _lettered(chain):
         unit = band.grid.unit_bytes
         low, high = band.start * unit, band.stop * unit
         if low == high and isinstance(band, FloatBand):
             continue
-        first = min(low, total - 1) * width // total
-        last = max(first, (high - 1) * width // total)
+        first = min(int(np.searchsorted(edges, low, side="right")), len(line)) - 1
+        last = max(first, int(np.searchsorted(edges, high - 1, side="right")) - 1)
         where = [cell for cell in range(first, last + 1) if line[cell] == " "]
         for cell, sign in zip(where, _mark(letter, len(where), band), strict=True):
             line[cell] = sign

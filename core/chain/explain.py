@@ -1,9 +1,12 @@
 """A chain's answer with its reasons: what ``feasible`` says, how, and exactly what would move."""
 
 import attrs
+import numpy as np
 
 from kvarena.bands.band import Band
 from kvarena.bands.float_band import FloatBand
+from kvarena.bands.span import Span
+from kvarena.bands.unit_ids import UNOWNED
 from kvarena.chain.chain import Chain
 from kvarena.planning.explain import Explanation, Moved
 from kvarena.planning.explain import explain as explain_snapshot
@@ -30,7 +33,14 @@ def _moved(chain: Chain, place: Placing) -> Moved:
     band = chain.bands[place.name]
     pages = 0
     if isinstance(band, Band):
-        pages = band.live_outside(band.packed)
+        pages = live_outside(band, band.packed)
     elif isinstance(band, FloatBand):
-        pages = band.live_outside(range(place.start, place.stop))
+        pages = live_outside(band, range(place.start, place.stop))
     return Moved(place.name, pages, pages * band.grid.unit_bytes)
+
+
+def live_outside(band: Span, pages: range) -> int:
+    """How many live pages of a band lie outside these: what must move for it to keep to them."""
+    below = band.ids.owners_of(slice(band.start, max(band.start, min(band.stop, pages.start))))
+    above = band.ids.owners_of(slice(min(band.stop, max(band.start, pages.stop)), band.stop))
+    return sum(int(np.count_nonzero(owners != UNOWNED)) for owners in (below, above))

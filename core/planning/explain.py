@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import attrs
 
+from kvarena.planning.charges import most
 from kvarena.planning.placing import in_place, leftmost, packed
 from kvarena.planning.pricing import Action, Arrangement, Place, Waits, feasible, first_plan, middle
 from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
@@ -135,13 +136,7 @@ def _most(snapshot: ChainSnapshot, demand: tuple[int, ...], index: int) -> int |
     def fits(count: int) -> bool:
         return feasible(snapshot, (*demand[:index], count, *demand[index + 1 :]))
 
-    if not fits(0):
-        return None
-    low, high = 0, demand[index]
-    while high - low > 1:
-        half = (low + high) // 2
-        low, high = (half, high) if fits(half) else (low, half)
-    return low
+    return most(fits, demand[index]) if fits(0) else None
 
 
 def _overlap(snapshot: ChainSnapshot, demand: tuple[int, ...]) -> int:

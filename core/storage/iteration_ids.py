@@ -28,6 +28,13 @@ class Maps:
         if self.chain.epoch != epoch:
             fail("storage.ids_outlived_their_step", sub_pool=name)
 
+    def pages(self, name: str, ids: IntArray, epoch: int) -> IntArray:
+        """The pages of these ids in a token sub-pool, of ids that were read at ``epoch``."""
+        if name not in self.names:
+            raise KeyError(f"no token sub-pool {name!r}; {nearest(name, self.names)}")
+        self.check_epoch(epoch, name)
+        return self.chain.pages(name, ids)
+
 
 class Tables(Mapping[str, IntArray]):
     """Page tables by sub-pool, each translated at its first use and kept.
@@ -46,11 +53,8 @@ class Tables(Mapping[str, IntArray]):
     def __getitem__(self, name: str) -> IntArray:
         known = self._known.get(name)
         if known is None:
-            maps = self._maps
-            if name not in maps.names:
-                raise KeyError(f"no token sub-pool {name!r}; {nearest(name, maps.names)}")
-            maps.check_epoch(self._epoch, name)
-            known = self._known[name] = maps.chain.pages(name, maps.table.pages[self._rows, : self._width])
+            ids = self._maps.table.pages[self._rows, : self._width]
+            known = self._known[name] = self._maps.pages(name, ids, self._epoch)
         return known
 
     def __iter__(self) -> Iterator[str]:
@@ -106,10 +110,7 @@ class IterationIds:
         """The physical page of each new token in this sub-pool, row-major."""
         known = self._pages.get(name)
         if known is None:
-            if name not in self._maps.names:
-                raise KeyError(f"no token sub-pool {name!r}; {nearest(name, self._maps.names)}")
-            self._maps.check_epoch(self._epoch, name)
-            known = self._pages[name] = self._maps.chain.pages(name, self._written()[0])
+            known = self._pages[name] = self._maps.pages(name, self._written()[0], self._epoch)
         return known
 
     def write_offsets(self) -> IntArray:

@@ -1,11 +1,14 @@
 """The views by layer: what a runner of a model asks for, whichever sub-pool holds it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
 from kvarena.planning.plan import Plan
+from kvarena.planning.sizing import Sizing
+from kvarena.terms.errors import KvarenaError, nearest
+from kvarena.terms.ports import Device
 
 
 @attrs.frozen(eq=False)
@@ -43,3 +46,26 @@ class Routed(Mapping[int, Mapping[str, PartView]]):
 
     def __len__(self) -> int:
         return len(self._parts)
+
+
+class Viewed(Protocol):
+    """What views are of: a ``Storage`` is one."""
+
+    plan: Plan
+    sizing: Sizing
+    device: Device
+
+
+def views_of(storage: Viewed, name: str) -> Mapping[tuple[int, str, str], Any]:
+    """Typed views of a sub-pool over the whole arena, by (layer, role, field).
+
+    Each has shape (pages, entries per page, *field shape) and is indexed with physical pages.
+
+    Raises:
+        KvarenaError: no such sub-pool, or the device holds no bytes.
+    """
+    if name not in storage.plan.names:
+        raise KvarenaError(f"there is no sub-pool {name!r}; {nearest(name, storage.plan.names)}")
+    pool = storage.plan[name]
+    pages = storage.sizing.arena_bytes // pool.unit_bytes if pool.unit_bytes else 0
+    return {key: storage.device.view(field) for key, field in pool.views(pages).items()}

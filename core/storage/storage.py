@@ -1,7 +1,6 @@
 """The storage: what a scheduler, a runner and a cache hold. One arena, one chain, one request table."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, overload
 
 import numpy as np
 
@@ -14,13 +13,12 @@ from kvarena.storage.checks import check_lengths
 from kvarena.storage.iteration_ids import IterationIds, Maps
 from kvarena.storage.ownership import Ownership
 from kvarena.storage.requests import UNBOUND, RequestTable
-from kvarena.storage.routed import Routed
+from kvarena.storage.routed import Routed, views_of
 from kvarena.terms.answers import Refused
 from kvarena.terms.doors import line, whole
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.events import event_log, tells_debug
 from kvarena.terms.invariants import STRICT, fail, invariant
-from kvarena.terms.paging import Paging
 from kvarena.terms.ports import Device, IntArray
 from kvarena.terms.units import format_bytes, parse_bytes
 
@@ -46,14 +44,10 @@ class Storage:
         self.device = device
         self.chain, self.requests = books(sizing)
         self._books = books
-        self._slots = plan.slots.name if plan.slots else None
-        self._paging = Paging(plan.page_tokens)
         self._retirements = retirements(plan)
         self._maps = Maps(self.chain, self.requests)
         self.ownership = Ownership(self._maps, self._retirements)
         self._retiring = tuple(pool for pool in self._retirements if not never_retires(pool))
-        self._columns = {name: index for index, name in enumerate(plan.names)}
-        self._owner = plan.owner
         self._owner_retires = any(pool.name == plan.owner for pool in self._retiring)
         self._looks_back = any(not pool.in_order for pool in self._retiring)
         self.at_release: list[Callable[[], None]] = []
@@ -62,35 +56,32 @@ class Storage:
 
     # -- a request's life
 
-    @overload
-    def open(self) -> int | Refused: ...
-
-    @overload
-    def open(self, count: int) -> IntArray | Refused: ...
-
-    def open(self, count: int | None = None) -> int | IntArray | Refused:
-        """A row for a new request, or ``count`` rows, with their state slots; zero length. All of them or none.
+    def open(self) -> int | Refused:
+        """A row for a new request, with its state slots; zero length.
 
         Returns:
-            The row, or int64 (count,) rows; or a ``Refused`` after which nothing has changed. Row 0 is falsy too: ask
-            for the type.
+            The row, or a ``Refused`` after which nothing has changed. Row 0 is falsy too: ask for the type.
         """
+        rows = self.open_batch(1)
+        return rows if isinstance(rows, Refused) else int(rows[0])
+
+    def open_batch(self, count: int) -> IntArray | Refused:
+        """Rows for so many new requests, int64 (count,): all of them or none."""
         invariant("storage.used_after_release", not self._released)
-        table, asked = self.requests, 1 if count is None else whole(count, "storage.open: count")
-        invariant("storage.negative_open", asked >= 0, count=count)
-        if asked > table.free_count:
+        table, count = self.requests, whole(count, "storage.open_batch: count")
+        invariant("storage.negative_open", count >= 0, count=count)
+        if count > table.free_count:
             free = f"{table.free_count} of {len(table)}" if table.free_count else f"none of {len(table)}"
-            return Refused({}, (), self.chain.estimates.free_bytes, f"{asked} request rows asked for, {free} free")
-        if self._slots is None:
-            rows = table.open(asked)
-        else:
-            slots = self.chain.take_new(self._slots, asked * table.slots.shape[1])
-            if isinstance(slots, Refused):
-                return slots
-            rows = table.open(asked)
-            table.slots[rows] = slots.ids.reshape(asked, table.slots.shape[1])
-            table.slots_held[rows] = table.slots.shape[1]
-        return int(rows[0]) if count is None else rows
+            return Refused({}, (), self.chain.estimates.free_bytes, f"{count} request rows asked for, {free} free")
+        if self._maps.slots_name is None:
+            return table.open(count)
+        slots = self.chain.take_new(self._maps.slots_name, count * table.slots.shape[1])
+        if isinstance(slots, Refused):
+            return slots
+        rows = table.open(count)
+        table.slots[rows] = slots.ids.reshape(count, table.slots.shape[1])
+        table.slots_held[rows] = table.slots.shape[1]
+        return rows
 
     def step(self, rows: IntArray, lengths: IntArray) -> IterationIds | Refused:
         """Advance open rows to new lengths, in tokens, and get the physical ids of this step.
@@ -121,7 +112,7 @@ class Storage:
                 return refused
         table.lengths[rows] = lengths
         if checks >= STRICT and self._retirements:
-            check_lengths(table, self._paging.tokens)
+            check_lengths(table, self._maps.paging.tokens)
         return IterationIds(self._maps, rows, starts, lengths)
 
     def close(self, rows: int | IntArray) -> None:
@@ -135,11 +126,11 @@ class Storage:
             invariant("storage.close_of_free_row", table.is_open(rows), rows=rows)
             invariant("storage.close_repeats_a_row", table.are_distinct(rows), rows=rows)
         frees: dict[str, IntArray] = {}
-        if self._owner is not None:
+        if self.plan.owner is not None:
             ids = table.own_ids(rows)
-            frees[self._owner] = ids[ids != UNBOUND] if self._owner_retires else ids
-        if self._slots is not None:
-            frees[self._slots] = table.slots_of(rows)
+            frees[self.plan.owner] = ids[ids != UNBOUND] if self._owner_retires else ids
+        if self._maps.slots_name is not None:
+            frees[self._maps.slots_name] = table.slots_of(rows)
         self.chain.free_all(frees)
         table.close(rows)
 
@@ -153,27 +144,13 @@ class Storage:
         lengths = self.requests.lengths[rows]
         return IterationIds(self._maps, rows, lengths, lengths)
 
-    def views(self, name: str) -> Mapping[tuple[int, str, str], Any]:
-        """Typed views of a sub-pool over the whole arena, by (layer, role, field).
-
-        Each has shape (pages, entries per page, *field shape) and is indexed with physical pages.
-
-        Raises:
-            KvarenaError: no such sub-pool, or the device holds no bytes.
-        """
-        if name not in self._columns:
-            raise KvarenaError(f"there is no sub-pool {name!r}; there are {', '.join(self.plan.names)}")
-        pool = self.plan[name]
-        pages = self.sizing.arena_bytes // pool.unit_bytes if pool.unit_bytes else 0
-        return {key: self.device.view(field) for key, field in pool.views(pages).items()}
-
     def routed(self) -> Routed:
         """The views of every sub-pool, by layer and role; shared layers lead to the memory they read.
 
         Raises:
             KvarenaError: the device holds no bytes.
         """
-        return Routed(self.plan, self.views)
+        return Routed(self.plan, lambda name: views_of(self, name))
 
     def flush(self) -> int:
         """Close holes as far as the compaction policy says; once per iteration. Returns the pages moved."""
@@ -253,11 +230,11 @@ class Storage:
             fail("storage.step_backwards", rows=rows, lengths=lengths)
         if not self._retirements:
             return None
-        stops = self._paging.covering(lengths)
+        stops = self._maps.paging.covering(lengths)
         if stops.max() > table.pages_per_row:
             raise KvarenaError(
                 f"a sequence of {int(lengths.max()):,} tokens is longer than the "
-                f"{table.pages_per_row * self._paging.tokens:,} that a request row can hold; raise context_tokens"
+                f"{table.pages_per_row * self._maps.paging.tokens:,} that a request row can hold; raise context_tokens"
             )
         for pool in self._retiring:
             retired = pool.newly_retired(table, rows, starts)
@@ -269,7 +246,7 @@ class Storage:
         refused = self._take(rows, stops)
         if refused is not None:
             return refused
-        due = self._paging.starts(stops)
+        due = self._maps.paging.starts(stops)
         for pool in self._retiring:
             due = np.minimum(due, pool.due(table, rows))
         table.due[rows] = due + 1
@@ -280,7 +257,7 @@ class Storage:
         if not len(places):
             return
         ids = self.requests.flat[places]
-        if name == self._owner:
+        if name == self.plan.owner:
             self.chain.free_all({name: ids})
             self.requests.flat[places] = UNBOUND
         else:

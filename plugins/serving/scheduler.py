@@ -142,10 +142,10 @@ class Scheduler:
         """Start requests from the head of the queue while their whole charges fit."""
         if not self._queue or self._waiting_at == (self._queue[0].request.id, self.storage.chain.epoch):
             return
-        heads = list(islice(self._queue, self.storage.requests.free_count))
+        heads = islice(self._queue, self.storage.requests.free_count)
         charges, stopped = self.admission.admit((job.known_tokens, job.tokens_left) for job in heads)
         if charges:
-            self._start(heads[: len(charges)], charges)
+            self._start(charges)
         if isinstance(stopped, Never):  # it came back from a retraction, and no longer fits as it must be prefilled
             job = self._queue.popleft()
             _log.warning("request_failed", request=job.request.id, reason=str(stopped))
@@ -156,14 +156,14 @@ class Scheduler:
             _log.debug("request_waits", request=job.request.id, reason=str(stopped))
             self._waiting_at = None if charges else (job.request.id, self.storage.chain.epoch)
 
-    def _start(self, jobs: list[Job], charges: list[Demand]) -> None:
-        """Open the rows of admitted requests, all at once."""
-        rows = self.storage.open(len(jobs))
+    def _start(self, charges: list[Demand]) -> None:
+        """Open the rows of the admitted head of the queue, all at once."""
+        rows = self.storage.open_batch(len(charges))
         if isinstance(rows, Refused):  # a yes is a successful take; waiting here could wait for ever
-            raise InvariantError(f"scheduler.admitted_is_opened: {len(jobs)} requests: {rows}")
+            raise InvariantError(f"scheduler.admitted_is_opened: {len(charges)} requests: {rows}")
         self.admission.start(rows, charges)
-        for row, job in zip(rows.tolist(), jobs, strict=True):
-            self._queue.popleft()
+        for row in rows.tolist():
+            job = self._queue.popleft()
             job.waited |= job.queued_at_step < self._steps
             job.admitted_at = self.now if job.admitted_at is None else job.admitted_at
             job.attempts.append([])

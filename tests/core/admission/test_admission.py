@@ -160,7 +160,7 @@ def test_a_promise_is_held_back_until_its_row_has_taken_it() -> None:
     admission.promise((4,))
     admission.promise((3,))
     assert admission.promised() == (7,)
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     admission.start(rows, [(4,), (3,)])
     assert admission.promised() == (7,)
     storage.step(rows, rows_of(9, 20))
@@ -179,7 +179,7 @@ def test_a_wrong_start_or_charge_changes_nothing() -> None:
     storage = storage_of((Full(), 2), memory=8 * 20)
     admission = admission_of(storage)
     admission.promise((4,))
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     for charges in ([(3,), (2,)], [(4,)]):
         with pytest.raises(InvariantError, match=r"admission\.(started_unpromised|a_charge_for_each_row)"):
             admission.start(rows, charges)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storages import FULL, SHORT, STATE, Entries, nothing_changes, rows_of, storage_of
+from storages import FULL, SHORT, STATE, Entries, nothing_changes, one_by_one, rows_of, storage_of
 
 from kvarena.admission.admission import TOGETHER, Admission
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Admit, Never, Refused, Wait
+from kvarena.terms.answers import Never, Refused, Wait
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.ports import Cache
 
@@ -36,24 +36,11 @@ def busy(memory: int, entries: int, running: Requests) -> tuple[Admission, Stora
         cache.keep(f"entry {name}", row, 8)
     admission = admission_of(storage, cache)
     charges, _ = admission.admit(running)
-    rows = storage.open(len(charges))
+    rows = storage.open_batch(len(charges))
     assert not isinstance(rows, Refused)
     admission.start(rows, charges)
     storage.step(rows, rows_of(*(min(prompt, CHUNK) for prompt, _ in running[: len(charges)])))
     return admission, storage, cache
-
-
-def one_by_one(admission: Admission, requests: Requests) -> tuple[list[tuple[int, ...]], Wait | Never | None]:
-    """``ask``, ``make_room`` and ``promise`` in turn, up to the first that may not start."""
-    charges = []
-    for request in requests:
-        answer = admission.ask(*request)
-        if not isinstance(answer, Admit):
-            return charges, answer
-        assert admission.make_room(answer)
-        admission.promise(answer.charge)
-        charges.append(answer.charge)
-    return charges, None
 
 
 REQUESTS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 12)), max_size=2 * TOGETHER + 3)
@@ -73,7 +60,7 @@ def test_a_queue_is_admitted_beside_running_requests_as_one_by_one(
     assert storage.chain.snapshot() == other.chain.snapshot()
     charges, stopped = found
     assert (stopped is None) == (len(charges) == len(queue))
-    rows = storage.open(len(charges))
+    rows = storage.open_batch(len(charges))
     assert not isinstance(rows, Refused)
     admission.start(rows, charges)
     for row, (prompt, _) in zip(rows.tolist(), queue, strict=False):

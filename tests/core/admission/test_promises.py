@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from storages import FULL, SHORT, STATE, Entries, rows_of, storage_of
+from storages import FULL, SHORT, STATE, Entries, one_by_one, rows_of, storage_of
 
 from kvarena.admission.admission import TOGETHER, Admission
 from kvarena.storage.storage import Storage
@@ -34,19 +34,6 @@ def cached(*, entries: int = 3, memory: int = 1200, running: int = 20) -> tuple[
     return storage, cache, admission_of(storage, cache=cache)
 
 
-def one_by_one(admission: Admission, requests: list[tuple[int, int]]) -> tuple[list[tuple[int, ...]], object]:
-    """What ``admit`` says it does, spelled out."""
-    charges = []
-    for request in requests:
-        answer = admission.ask(*request)
-        if not isinstance(answer, Admit):
-            return charges, answer
-        assert admission.make_room(answer)
-        admission.promise(answer.charge)
-        charges.append(answer.charge)
-    return charges, None
-
-
 @pytest.mark.req("ADM-1")
 @pytest.mark.req("ADM-2")
 def test_a_queue_is_admitted_as_one_by_one() -> None:
@@ -65,7 +52,7 @@ def test_a_queue_is_admitted_as_one_by_one() -> None:
         assert cache.evicted == twin_cache.evicted
         assert sum(map(np.array, charges), np.zeros(3, dtype=int)).tolist() == list(admission.promised())
         assert len(charges) == size or stop == admission.ask(*requests[len(charges)])
-        rows = storage.open(len(charges))
+        rows = storage.open_batch(len(charges))
         admission.start(rows, charges)
         storage.step(rows, rows_of(*(prompt + output - 1 for prompt, output in requests[: len(charges)])))
         storage.verify()
@@ -82,7 +69,7 @@ def test_starting_one_request_holds_the_others_back_still() -> None:
     admission = admission_of(storage)
     for charge in ((4,), (3,), (2,)):
         admission.promise(charge)
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     admission.start(rows[:1], [(3,)])
     assert admission.promised() == (9,)
     storage.step(rows[:1], rows_of(12))
@@ -109,7 +96,7 @@ def test_what_a_row_has_beyond_its_charge_is_not_taken_from_others() -> None:
     """Each owes at least nothing: a row that took more than it was charged makes no room."""
     storage = storage_of((FULL,))
     admission = admission_of(storage)
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     for charge in ((1,), (4,)):
         admission.promise(charge)
     admission.start(rows, [(1,), (4,)])
@@ -156,7 +143,7 @@ def test_what_a_cache_could_free_is_asked_beside_what_was_promised() -> None:
     assert isinstance(answer, Wait)
     assert answer.charge == charge
     assert answer.promised == tuple(count * units for units in charge)
-    rows = storage.open(count)
+    rows = storage.open_batch(count)
     admission.start(rows, [charge] * count)
     assert storage.step(rows, rows_of(*[8] * count))
     assert cache.evicted
@@ -174,17 +161,3 @@ def test_a_cache_that_makes_no_room_lets_nobody_start() -> None:
     assert charges == fits
     assert stop == Wait(storage.plan.names, admission.demand(8, 1), admission.promised())
     assert isinstance(admission.ask(8, 1), Admit)
-
-
-@pytest.mark.req("ADM-1")
-def test_pages_that_are_handed_over_are_owed_again_at_once() -> None:
-    """The row has them no more, though nothing was taken or freed since the last answer."""
-    storage = storage_of((FULL,))
-    admission = admission_of(storage)
-    admission.promise((5,))
-    row = storage.open()
-    admission.start(rows_of(row), [(5,)])
-    storage.step(rows_of(row), rows_of(16))
-    assert admission.promised() == (1,)
-    storage.ownership.hand_over(row, 8)
-    assert admission.promised() == (3,)

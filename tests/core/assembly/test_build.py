@@ -47,7 +47,7 @@ def test_a_strangers_policies_are_chosen_like_ours(tmp_path: Path, monkeypatch: 
     kinds = (Window(4), Window(2), Full())
     layers = [Layer(index, (Part(heads, kind),)) for index, kind in enumerate(kinds)]
     storage = build_storage(layers, StorageConfig(arena=arena, backend="host", policies=policies))
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     assert not isinstance(rows, Refused)
     storage.step(rows, np.array([30, 30]))
     assert storage.chain.bands["window-2"].start == storage.chain.bands["window-4"].stop

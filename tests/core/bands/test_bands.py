@@ -366,14 +366,3 @@ def test_a_recent_hole_beyond_the_packed_span_is_no_target(end: End) -> None:
     some.moved(sources, targets)
     assert some.stop - some.start == 396
     some.verify()
-
-
-def test_live_pages_outside_a_range_are_counted() -> None:
-    """To the page, on both sides, wherever the range lies; holes are not counted."""
-    some = band(None)
-    some.take(np.arange(10), 10, 20)
-    some.free(ids(3, 4, 7))
-    live = {10, 11, 12, 15, 16, 18, 19}
-    for start in range(30):
-        for stop in range(start, 31):
-            assert some.live_outside(range(start, stop)) == len(live - set(range(start, stop)))

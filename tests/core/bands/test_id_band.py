@@ -32,7 +32,7 @@ def test_a_band_without_bytes_passes_over_ids_that_it_does_not_have() -> None:
     some = IdBand(grid, UnitIds(4, 5, 4))
     some.take(ids(0, 1, 3))
     some.free_among(ids(2, 3))
-    assert (some.live, some.reusable) == (2, 2)
+    assert (some.live, some.shot().ids_free) == (2, 2)
     for wrong in (ids(1, 1), ids(1, 2), ids(-1), ids(4)):
         with pytest.raises(InvariantError, match=r"band\.free_of"):
             some.check_free(wrong)

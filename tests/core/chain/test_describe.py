@@ -5,14 +5,13 @@ import re
 import attrs
 import numpy as np
 import pytest
-from chains import POLICIES, chain_of, planned, take_new, take_tokens, three_kinds
+from chains import POLICIES, chain_of, filled_up, planned, take_new, take_tokens, three_kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvarena.backends.host import HostDevice
 from kvarena.chain.chain import Chain
 from kvarena.chain.describe import FIXED, GAP, HOLE, LIVE, SINK, describe, picture, ruler, stats
-from kvarena.terms.answers import Refused
 from kvarena.terms.lifetimes import Chunk, Full, State, Window
 
 GIB = 1 << 30
@@ -89,8 +88,7 @@ def test_it_fits_eighty_columns_empty_and_full(chain: Chain) -> None:
 def filled(chain: Chain) -> str:
     """The chain as text once nothing more can be taken of it."""
     for minter in chain.minters:
-        while not isinstance(chain.take_new(minter, 1), Refused):
-            pass
+        filled_up(chain, minter)
     return describe(chain)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 import pytest
-from chains import POLICIES, chain_of, planned, take_new, take_tokens, three_kinds
+from chains import POLICIES, chain_of, filled_up, planned, take_new, take_tokens, three_kinds
 
 from kvarena.admission.admission import Admission
 from kvarena.backends.host import HostDevice
@@ -221,8 +221,7 @@ def admission_of(chain: Chain, spy: Spy) -> Admission:
 def ask_when_full(chain: Chain, spy: Spy) -> object:
     """A question that only the cache could help with."""
     spy.chain, kept = None, spy.chain
-    while chain.take_new("full", 1):
-        pass
+    filled_up(chain, "full")
     spy.chain = kept
     return admission_of(chain, spy).ask(4, 2)
 

@@ -4,11 +4,16 @@ import numpy as np
 import pytest
 from chains import chain_of, nothing_changes, planned, take_new, take_tokens, three_kinds
 
+from kvarena.bands.float_band import FloatBand
+from kvarena.bands.grid import Grid
+from kvarena.bands.unit_ids import UnitIds
 from kvarena.chain.chain import Chain
-from kvarena.chain.explain import explain
+from kvarena.chain.explain import explain, live_outside
 from kvarena.planning.pricing import Action
+from kvarena.policies.hole_order import Nearest
 from kvarena.terms.answers import Refused
 from kvarena.terms.lifetimes import Full, State, Window
+from kvarena.terms.ports import LOW
 
 
 def told_and_done(chain: Chain, minter: str, count: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -113,3 +118,15 @@ def test_an_end_that_is_packed_and_taken_from_at_once_is_counted_whole() -> None
     assert not isinstance(chain.take({"state": slots, "full": more}), Refused)
     assert {band.name: band.pages for band in found.moved} == chain.counters.moved_by == {"full": 20}
     chain.verify()
+
+
+def test_live_pages_outside_a_range_are_counted() -> None:
+    """To the page, on both sides, wherever the range lies; holes are not counted."""
+    grid = Grid("window", 8, None, 0, 40, 41, 40, 40, zero_on_take=False)
+    some = FloatBand(grid, UnitIds(40, 41, 40), Nearest().open(41, LOW))
+    some.take(np.arange(10), 10, 20)
+    some.free(np.array([3, 4, 7]))
+    live = {10, 11, 12, 15, 16, 18, 19}
+    for start in range(30):
+        for stop in range(start, 31):
+            assert live_outside(some, range(start, stop)) == len(live - set(range(start, stop)))

@@ -57,7 +57,7 @@ def test_each_sub_pool_is_translated_once_a_step(monkeypatch: pytest.MonkeyPatch
 def test_write_ids_are_pages_and_offsets_in_one(page_tokens: int) -> None:
     """Of prefills and decodes in one batch, of decodes alone, and of nothing at all."""
     storage = storage_of((SHORT, FULL), page_tokens=page_tokens)
-    rows = storage.open(3)
+    rows = storage.open_batch(3)
     for lengths in ((5, 1, 9), (6, 2, 10), (7, 2, 15), (7, 2, 15), (8, 3, 16)):
         ids = storage.step(rows, rows_of(*lengths))
         for name in ("window-6", "full"):
@@ -71,7 +71,7 @@ def test_write_ids_are_pages_and_offsets_in_one(page_tokens: int) -> None:
 def test_read_ids_are_whole_pages_of_the_longest_row() -> None:
     """Beyond a row's end, and where its pages retired, they read the sink's."""
     storage = storage_of((SHORT, FULL))
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     storage.step(rows, rows_of(14, 3))
     storage.step(rows, rows_of(14, 3))
     ids = storage.translate(rows)
@@ -88,7 +88,7 @@ def test_read_ids_are_whole_pages_of_the_longest_row() -> None:
 def test_write_ids_follow_a_move() -> None:
     """The last pages of the rows moved since they were taken: the next decode writes where they are now."""
     storage = storage_of((FULL,), page_tokens=4, memory=600, running=6)
-    rows = storage.open(5)
+    rows = storage.open_batch(5)
     storage.step(rows, rows_of(5, 6, 7, 5, 6))
     before = storage.translate(rows).tables["full"].copy()
     storage.close(rows[3:])
@@ -103,7 +103,7 @@ def test_write_ids_follow_a_move() -> None:
 def test_slots_are_read_when_they_are_asked_for() -> None:
     """And no later than the step they belong to; a model without state has none."""
     storage = storage_of((STATE, FULL), slots_per_request=2, state_slots=6)
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     ids = storage.step(rows, rows_of(4, 4))
     assert ids.slots.shape == (2, 2)
     assert len(set(ids.slots.ravel().tolist()) | {0}) == 5
@@ -118,7 +118,7 @@ def test_slots_are_read_when_they_are_asked_for() -> None:
 def test_ids_outlive_nothing(act: str, asked: str) -> None:
     """Any call that takes, frees or moves ends what was not asked for before it."""
     storage = storage_of((SHORT, FULL), running=6)
-    rows = storage.open(3)
+    rows = storage.open_batch(3)
     storage.step(rows, rows_of(9, 9, 9))
     storage.close(0)
     ids = storage.step(rows[1:], rows_of(10, 13))
@@ -136,7 +136,7 @@ def test_ids_outlive_nothing(act: str, asked: str) -> None:
 def test_steps_that_take_nothing_end_nothing() -> None:
     """Most decode steps cross no page: the ids of the step before still hold."""
     storage = storage_of((FULL,))
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     storage.step(rows, rows_of(5, 5))
     ids = storage.step(rows[:1], rows_of(6))
     storage.step(rows[1:], rows_of(6))
@@ -156,7 +156,7 @@ def test_an_unknown_sub_pool_has_no_table() -> None:
 def test_a_step_of_as_many_tokens_as_rows_is_not_one_token_each() -> None:
     """Two of one row, across a page, and none of the other."""
     storage = storage_of((SHORT, FULL))
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     storage.step(rows, rows_of(3, 5))
     ids = storage.step(rows, rows_of(5, 5))
     assert [part.tolist() for part in ids.write_positions()] == [[0, 0], [3, 4]]

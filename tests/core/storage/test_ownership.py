@@ -18,7 +18,7 @@ from kvarena.terms.lifetimes import Chunk
 def running(*lengths: int, kinds: tuple[object, ...] = (STATE, SHORT, FULL)) -> Storage:
     """A storage with a row of each length, written in one step."""
     storage = storage_of(kinds)  # type: ignore[arg-type]
-    storage.step(storage.open(len(lengths)), rows_of(*lengths))
+    storage.step(storage.open_batch(len(lengths)), rows_of(*lengths))
     return storage
 
 

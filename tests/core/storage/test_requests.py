@@ -80,7 +80,7 @@ def test_a_row_that_handed_more_than_it_has_is_found() -> None:
 def test_every_slot_of_a_row_is_its_own() -> None:
     """A row holds as many as a request has, from its opening to its close."""
     storage = storage_of((STATE, FULL), slots_per_request=2, state_slots=8)
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     assert storage.ownership.held().tolist() == [[2, 2, 0, 0], [0, 0, 0, 0]]
     storage.verify()
     storage.close(rows[:1])
@@ -91,7 +91,7 @@ def test_every_slot_of_a_row_is_its_own() -> None:
 def test_a_page_of_two_rows_is_found() -> None:
     """Each of them counts it, and it lives once."""
     storage = storage_of((SHORT, FULL))
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     storage.step(rows, rows_of(3, 3))
     pages = storage.requests.pages
     storage.chain.free_all({"full": pages[1, :1].copy()})
@@ -119,7 +119,7 @@ def test_a_row_that_is_none_is_caught_with_nothing_changed(wrong: int, checks: i
     """Negative, free, one beyond, absurd: alone or beside a good one, in every call that names rows."""
     storage = storage_of((STATE, SHORT, FULL), running=4)
     storage.chain.checks = checks
-    rows = storage.open(3)
+    rows = storage.open_batch(3)
     storage.step(rows, rows_of(9, 5, 0))
     assert not storage.requests.is_open(rows_of(wrong))
     for batch in (rows_of(wrong), rows_of(0, wrong), rows_of(wrong, 1)):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from storages import CHAINS, FULL, SHORT, STATE, built, nothing_changes, rows_of, storage_of
 from toys import Bytes
 
+from kvarena.storage.routed import views_of
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError, PlanError
 from kvarena.terms.layers import Part
@@ -189,10 +190,10 @@ def test_a_yes_is_a_successful_step(memory, lengths):
 def test_views_of_an_unknown_sub_pool_or_without_bytes_are_refused():
     """The error names what there is."""
     storage = storage_of((FULL,))
-    with pytest.raises(KvarenaError, match="there are full"):
-        storage.views("window-9")
+    with pytest.raises(KvarenaError, match=r"no sub-pool 'window-9'; .*full"):
+        views_of(storage, "window-9")
     with pytest.raises(KvarenaError, match="host"):
-        storage.views("full")
+        views_of(storage, "full")
 
 
 @pytest.mark.req("SIZ-5")
@@ -211,12 +212,12 @@ def test_a_refused_resize_changes_nothing():
 def test_a_resize_keeps_the_base_and_gives_clean_sinks():
     """Captured addresses hold, and no unbound read sees what once lay where the top, and its sinks, are now."""
     storage = built(Part(Bytes(40), STATE, "state"), Part(Bytes(6), FULL), Part(Bytes(10), SHORT))
-    at = {name: next(iter(storage.views(name).values())).data_ptr() for name in storage.plan.names}
-    next(iter(storage.views("full").values()))[:] = 255
+    at = {name: next(iter(views_of(storage, name).values())).data_ptr() for name in storage.plan.names}
+    next(iter(views_of(storage, "full").values()))[:] = 255
     for budget in (2000, 1500, 4000):
         storage.resize(budget)
         for name in storage.plan.names:
-            view = next(iter(storage.views(name).values()))
+            view = next(iter(views_of(storage, name).values()))
             assert view.data_ptr() == at[name]
             assert not view[storage.chain.pages(name, rows_of(-1))].any()
     storage.release()
@@ -284,14 +285,14 @@ def test_rows_are_opened_together_or_not_at_all() -> None:
         storage.step(rows_of(one), rows_of(length))
         length += 1
     with nothing_changes(storage):
-        refused = storage.open(3)
+        refused = storage.open_batch(3)
     assert isinstance(refused, Refused)
     assert refused.asked == {"state": 3}
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     assert not isinstance(rows, Refused)
     assert rows.tolist() == [1, 2]
     storage.close(rows_of(2, one))
-    again = storage.open(3)
+    again = storage.open_batch(3)
     assert not isinstance(again, Refused)
     assert sorted(again.tolist()) == [0, 2, 3]
     storage.verify()
@@ -300,15 +301,15 @@ def test_rows_are_opened_together_or_not_at_all() -> None:
 def test_more_rows_than_there_are_are_refused_with_the_count() -> None:
     """None, one too many, absurdly many; a negative number is the caller's mistake."""
     storage = storage_of((STATE, FULL), running=4)
-    assert np.array_equal(storage.open(0), [])
-    storage.open(3)
+    assert np.array_equal(storage.open_batch(0), [])
+    storage.open_batch(3)
     with nothing_changes(storage):
         for count in (2, 10**18):
-            refused = storage.open(count)
+            refused = storage.open_batch(count)
             assert isinstance(refused, Refused)
             assert f"{count} request rows asked for, 1 of 4 free" in str(refused)
         with pytest.raises(InvariantError, match=r"storage\.negative_open"):
-            storage.open(-1)
+            storage.open_batch(-1)
     storage.open()
     assert "1 request rows asked for, none of 4 free" in str(storage.open())
     storage.verify()
@@ -317,7 +318,7 @@ def test_more_rows_than_there_are_are_refused_with_the_count() -> None:
 def test_a_wrong_close_changes_nothing() -> None:
     """A row named twice, or one that nobody opened, beside good ones."""
     storage = storage_of((STATE, SHORT, FULL))
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     storage.step(rows, rows_of(9, 5))
     with nothing_changes(storage):
         for wrong, name in ((rows_of(0, 1, 0), "repeats_a_row"), (rows_of(0, 2), "of_free_row")):
@@ -334,7 +335,7 @@ def test_a_wrong_close_changes_nothing() -> None:
 def test_everything_comes_back_at_once() -> None:
     """All open rows in one call, whatever they hold."""
     storage = storage_of((STATE, SHORT, FULL))
-    storage.step(storage.open(3), rows_of(9, 5, 0))
+    storage.step(storage.open_batch(3), rows_of(9, 5, 0))
     storage.close(storage.requests.open_rows())
     assert all(shot.live == shot.holes == 0 for shot in storage.chain.snapshot().bands)
     assert storage.requests.free_count == 4
@@ -345,7 +346,7 @@ def test_everything_comes_back_at_once() -> None:
 def test_a_wrong_step_changes_nothing() -> None:
     """Beside good rows: one that goes back, stands twice, is nobody's or too long."""
     storage = storage_of((SHORT, FULL), context=40)
-    rows = storage.open(2)
+    rows = storage.open_batch(2)
     storage.step(rows, rows_of(8, 4))
     wrong = [
         (rows_of(0, 1), rows_of(9, 3), InvariantError, "step_backwards"),

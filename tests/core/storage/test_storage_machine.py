@@ -15,6 +15,7 @@ from storages import CHAINS, rows_of, state_of, storage_of
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import SubPool
 from kvarena.storage.iteration_ids import IterationIds
+from kvarena.storage.routed import views_of
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
 
@@ -54,7 +55,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.serial = 0
         self.tokens = self.storage.plan.token_pools
         self.backed = [pool.name for pool in self.storage.plan.sub_pools if pool.unit_bytes]
-        self.bytes = {name: next(iter(self.storage.views(name).values())).numpy() for name in self.backed}
+        self.bytes = {name: next(iter(views_of(self.storage, name).values())).numpy() for name in self.backed}
 
     # -- a request's life
 
@@ -63,7 +64,7 @@ class StorageMachine(RuleBasedStateMachine):
         """One or several at once, all or none; the slots are clean and are theirs alone."""
         before, slots = state_of(self.storage), self.storage.plan.slots
         asked = 1 if count is None else count
-        opened = self.storage.open() if count is None else self.storage.open(count)
+        opened = self.storage.open() if count is None else self.storage.open_batch(count)
         if isinstance(opened, Refused):
             assert state_of(self.storage) == before
             return

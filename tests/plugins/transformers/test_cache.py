@@ -10,6 +10,7 @@ from transformers import AutoConfig, DynamicCache
 
 from kvarena.plugins.transformers import TINY, ArenaCache, ArenaFullError, build_tiny
 from kvarena.plugins.transformers.geometry import CACHE_ARGUMENT
+from kvarena.storage.routed import views_of
 from kvarena.terms.errors import ConfigError, KvarenaError, PlanError
 
 NEW_TOKENS = 9
@@ -157,7 +158,7 @@ def test_grad_modes_may_change_between_forwards(tiny, prompts):
             with mode_of_cache():
                 cache.found = model(input_ids=prompts[:, :1], **{CACHE_ARGUMENT: cache}, use_cache=True).logits
         assert torch.equal(arena.found, plain.found)
-    assert not any(view.requires_grad for pool in ("state", "full") for view in arena.storage.views(pool).values())
+    assert not any(view.requires_grad for pool in ("state", "full") for view in views_of(arena.storage, pool).values())
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to count address space")

@@ -12,6 +12,7 @@ from kvarena.plugins.serving.scheduler import Scheduler, ServingConfig
 from kvarena.plugins.transformers.geometry import probe_layers
 from kvarena.plugins.transformers.runner import ModelRunner
 from kvarena.plugins.transformers.verify import Difference, verify
+from kvarena.storage.routed import views_of
 from kvarena.terms.errors import KvarenaError
 
 SERVING = ServingConfig(chunk_tokens=16, step_tokens=48, output_fraction=0.25, keep_forwards=True)
@@ -85,7 +86,7 @@ def test_a_corrupted_page_is_found(tiny, pool):
         def run(self, batch):
             self.steps += 1
             if self.steps == 6:
-                for view in storage.views(pool).values():
+                for view in views_of(storage, pool).values():
                     view.fill_(3.0)
             return runner.run(batch)
 
