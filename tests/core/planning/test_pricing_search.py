@@ -267,9 +267,8 @@ def bytes_of(pages: range, unit: int) -> range:
 # -- the promises
 
 
-def check_seed(seed: int) -> tuple[Waits, Step] | None:
-    """Every question about one drawn arena; returns what the search found to be least."""
-    arena, demand = draw(seed)
+def check(arena: Arena, demand: tuple[int, ...], seed: object) -> tuple[Waits, Step] | None:
+    """Every question about one arena; returns what the search found to be least."""
     snapshot = arena.snapshot()
     after = arena.after(Waits.SETTLE)
     for step in Step:
@@ -300,7 +299,7 @@ def test_every_answer_equals_a_search_over_all_layouts() -> None:
     """Each step, each wait and ``feasible`` say yes exactly where a layout is found; each yes can be carried out."""
     answers = dict.fromkeys([*TIERS, None], 0)
     for seed in SEEDS:
-        answers[check_seed(seed)] += 1
+        answers[check(*draw(seed), seed)] += 1
     assert all(answers.values()), answers
     assert 0.05 < answers[None] / len(SEEDS) < 0.9
 
@@ -357,3 +356,26 @@ def test_a_longer_wait_never_serves_less() -> None:
         for step in Step:
             served = [plan(each, demand, step) is not None for each in reached]
             assert served == sorted(served), (seed, step)
+
+
+def every_pair(top: int, units: tuple[int, int]) -> Iterator[Arena]:
+    """Every arena of two ends on so many bytes: every span, and every state of every page."""
+    low, high = units
+    for below in range(top // low + 1):
+        for above in range((top - below * low) // high + 1):
+            for pages in itertools.product(sorted(set(KINDS)), repeat=below + above):
+                first = Drawn("low", low, LOW, 0, pages[:below], 9)
+                last = Drawn("high", high, HIGH, top // high - above, pages[below:], 9)
+                yield Arena(0, top, (first, last), (), None)
+
+
+@pytest.mark.req("CAP-5+")
+@pytest.mark.parametrize(("top", "units"), [(3, (1, 1)), (3, (2, 1)), (3, (1, 2)), (4, (2, 2))])
+def test_every_answer_on_every_arena_of_a_few_bytes(top: int, units: tuple[int, int]) -> None:
+    """None is left out: each state of each page, each demand of up to two units a band."""
+    checked = 0
+    for arena in every_pair(top, units):
+        for demand in itertools.product(range(3), repeat=2):
+            check(arena, demand, (arena, demand))
+            checked += 1
+    assert checked > 1000
