@@ -1,18 +1,19 @@
-"""A device in the machine's own memory: one mapping, read and written through torch views of it."""
+"""A device in the machine's own memory: one mapping, read and written through torch views, moved by worker threads."""
 
 import mmap
-import sys
-from collections import deque
-from itertools import repeat, starmap
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
+from kvarena.backends.cpu_copies import NO_BYTES, Copies, host_rows, mapped
+from kvarena.backends.cpu_streams import WorkerStreams, tell_all
+from kvarena.backends.staged_mirror import StagedMirror
 from kvarena.terms.errors import KvarenaError, MissingExtraError
 from kvarena.terms.fields import DTYPE_BYTES
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import FieldView, IntArray
+from kvarena.terms.ports import FieldView, IntArray, Mirror, Stream, Touch
 from kvarena.terms.units import align_up, format_bytes
 
 try:
@@ -20,42 +21,20 @@ try:
 except ImportError as error:
     raise MissingExtraError('torch (backend = "cpu")', "torch") from error
 
-CACHE_LINE = 64
-FEW_PAIRS = 16
-"""So many pairs are moved one by one at once: less work than to look how."""
-CALL_BYTES = 8 << 10
-"""What one move of a run costs beyond its bytes, as bytes copied in that time."""
-PAGE_BYTES = 256
-"""What one page costs when it is gathered and scattered, likewise."""
-TEMP_BYTES = 256 << 10
-"""The most bytes gathered at once: what stays in the cache until it is scattered."""
-WARM_RUNS = 256
-"""How many runs are warmed and then moved."""
-WARM_RUN_BYTES = 16 << 10
-"""Runs from this mean size on are not warmed: the first fetch is a small part of them."""
-WARM_UNIT_BYTES = 512
-"""Units from this size on are worth warming before they are gathered."""
-PIECE_BYTES = 256 << 10
-"""The most bytes moved by one call: beyond the cache nearest a core, the C library copies slower."""
-ZERO_RUN_BYTES = 64 << 10
-"""Runs from this mean size on are filled one by one; shorter ones are scattered page by page."""
-ZERO_SEARCH_BYTES = 1 << 20
-"""Lists of smaller pages are searched for runs from so many bytes on."""
 
-
-@attrs.define
-class CpuDevice:
+@attrs.define(eq=False)
+class CpuDevice(WorkerStreams):
     """The arena is one anonymous mapping: page-aligned, zero, committed as it is touched.
 
     ``huge_pages`` asks the system for large pages, which halves the cost of scattered copies.
+    What a call names is checked and copied when it is called; the bytes are touched when the work's turn comes.
     """
 
     name = "cpu"
     holds_bytes = True
     huge_pages: bool = True
     arena_bytes: int = attrs.field(default=0, init=False)
-    _map: mmap.mmap | None = attrs.field(default=None, init=False, repr=False)
-    _arena: Any = attrs.field(factory=lambda: np.empty(0, dtype=np.uint8), init=False, repr=False)
+    _copies: Copies = attrs.field(factory=Copies, init=False, repr=False)
 
     def reserve(self, arena_bytes: int) -> None:
         """Get the arena, zeroed.
@@ -63,38 +42,36 @@ class CpuDevice:
         Raises:
             KvarenaError: the system has no such mapping to give.
         """
-        invariant("device.reserved_once", self._map is None, arena_bytes=self.arena_bytes)
-        try:
-            self._map = mmap.mmap(-1, max(1, arena_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, ValueError, OverflowError) as error:
-            raise KvarenaError(
-                f"backend 'cpu' cannot reserve {format_bytes(arena_bytes)}: {error}; ask for less memory"
-            ) from error
-        if self.huge_pages and sys.platform == "linux":
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        self._arena = np.frombuffer(self._map, dtype=np.uint8)[:arena_bytes]
+        invariant("device.reserved_once", self._copies.mapping is None, arena_bytes=self.arena_bytes)
+        mapping = mapped(arena_bytes, huge_pages=self.huge_pages)
+        self._copies.mapping = mapping
+        self._copies.arena = np.frombuffer(mapping, dtype=np.uint8)[:arena_bytes]
         self.arena_bytes = arena_bytes
 
     def resize(self, arena_bytes: int) -> None:
         """Move the top inside what was reserved; memory above it goes back to the system, and returns as zeros.
 
+        All streams are waited for.
+
         Raises:
-            KvarenaError: more than was reserved.
+            KvarenaError: more than was reserved, or work on a stream failed; nothing has changed.
         """
-        reserved = len(self._map) if self._map is not None else 0
+        mapping = self._copies.mapping
+        reserved = len(mapping) if mapping is not None else 0
         if arena_bytes > reserved:
             raise KvarenaError(
                 f"backend 'cpu' reserved {format_bytes(reserved)} and cannot grow to {format_bytes(arena_bytes)} "
                 "without moving the base; reserve the largest size first"
             )
-        if self._map is None:
+        tell_all(self._drain())
+        if mapping is None:
             return
-        whole = np.frombuffer(self._map, dtype=np.uint8)
+        whole = np.frombuffer(mapping, dtype=np.uint8)
         page_stop = min(align_up(arena_bytes, mmap.PAGESIZE), reserved)
         whole[arena_bytes:page_stop] = 0
         if page_stop < reserved:
-            self._map.madvise(mmap.MADV_DONTNEED, page_stop, reserved - page_stop)
-        self._arena = whole[:arena_bytes]
+            mapping.madvise(mmap.MADV_DONTNEED, page_stop, reserved - page_stop)
+        self._copies.arena = whole[:arena_bytes]
         self.arena_bytes = arena_bytes
 
     def view(self, field: FieldView) -> "torch.Tensor":
@@ -113,7 +90,7 @@ class CpuDevice:
                 f"must lie on multiples of {item}; choose a unit_align that is one"
             )
         invariant("device.view_inside", field.pages * field.unit_bytes <= self.arena_bytes, field=field)
-        whole = torch.from_numpy(self._arena[: self.arena_bytes // item * item]).view(dtype)
+        whole = torch.from_numpy(self._copies.arena[: self.arena_bytes // item * item]).view(dtype)
         strides = [1]
         for size in reversed(field.shape):
             strides.append(strides[-1] * size)
@@ -121,124 +98,81 @@ class CpuDevice:
         stride = (field.unit_bytes // item, *reversed(strides))
         return torch.as_strided(whole, shape, stride, field.offset_bytes // item if field.pages else 0)
 
-    def copy_pages(self, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
+    def copy_pages(self, stream: Stream, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
         """Copy whole units; no target is also a later source of the same call."""
         invariant("device.copy_pairs", len(sources) == len(targets), sources=len(sources), targets=len(targets))
         if not unit_bytes or not len(sources):
             return
-        sources, targets = self._inside(unit_bytes, sources), self._inside(unit_bytes, targets)
-        if len(sources) <= FEW_PAIRS:
-            pairs = zip((targets * unit_bytes).tolist(), (sources * unit_bytes).tolist(), repeat(unit_bytes))
-            deque(starmap(self._mapping.move, pairs), maxlen=0)
-            return
-        if len(sources) * unit_bytes <= TEMP_BYTES and unit_bytes < CALL_BYTES:
-            self._gather(unit_bytes, sources, targets)
-            return
-        first = _run_starts(sources, targets)
-        if len(first) * CALL_BYTES > len(sources) * (PAGE_BYTES + unit_bytes):
-            self._gather(unit_bytes, sources, targets)
-            return
-        sizes = _run_sizes(first, len(sources)) * unit_bytes
-        self._move(*_pieces(sources[first] * unit_bytes, targets[first] * unit_bytes, sizes))
+        checked, is_kept = self._copies.checked, stream is not self._inline
+        read, written = checked(unit_bytes, sources, is_kept=is_kept), checked(unit_bytes, targets, is_kept=is_kept)
+        self._do(stream, "copy_pages", self._copies.copy, unit_bytes, read, written)
 
-    def zero_pages(self, unit_bytes: int, pages: IntArray) -> None:
+    def zero_pages(self, stream: Stream, unit_bytes: int, pages: IntArray) -> None:
         """Write zeros over whole units."""
         if not unit_bytes or not len(pages):
             return
-        pages = self._inside(unit_bytes, pages)
-        total = len(pages) * unit_bytes
-        if unit_bytes >= ZERO_RUN_BYTES or total >= ZERO_SEARCH_BYTES:
-            first = _run_starts(pages)
-            if len(first) * ZERO_RUN_BYTES <= total:
-                starts, sizes = pages[first] * unit_bytes, _run_sizes(first, len(pages)) * unit_bytes
-                for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-                    self._arena[start : start + size].fill(0)
-                return
-        self._units(unit_bytes).put(pages, np.zeros(1, dtype=f"V{unit_bytes}"), mode="clip")
+        written = self._copies.checked(unit_bytes, pages, is_kept=stream is not self._inline)
+        self._do(stream, "zero_pages", self._copies.zero, unit_bytes, written)
+
+    def stream(self, name: str) -> Stream:
+        """A new stream, warm from the start.
+
+        Raises:
+            KvarenaError: the device was closed.
+        """
+        stream = WorkerStreams.stream(self, name)
+        self._do(stream, "warm", self._copies.warm)
+        return stream
+
+    def warm(self, units_bytes: Sequence[int]) -> None:
+        """Give every stream's thread, and the caller's, the buffer for small units. Nothing compiles here."""
+        sizes = tuple(units_bytes)
+        streams: list[Stream] = [self._inline, *self._workers]
+        for stream in streams:
+            self._do(stream, "warm", self._copies.warm, sizes)
+        tell_all(self._drain())
+
+    def mirror(self, size: int, slots: int, slot_entries: int) -> Mirror:
+        """Host integers in an array of int32; each update is scattered on the stream it was given to."""
+        return StagedMirror(size, slots, slot_entries, self._do)
+
+    def host_memory(self, unit_bytes: int, count: int) -> Any:
+        """Page-aligned memory outside the arena, zero: it lives as long as somebody holds it.
+
+        Raises:
+            KvarenaError: the system has no such mapping to give.
+        """
+        size = unit_bytes * count
+        return np.frombuffer(mapped(size, huge_pages=self.huge_pages), dtype=np.uint8)[:size].reshape(count, unit_bytes)
+
+    def save(self, stream: Stream, pages: Touch, host: Any, places: IntArray) -> None:
+        """Copy pages of the arena to ``host[places]``."""
+        if self._has_pairs(pages, places):
+            unit_bytes, is_kept = pages.unit_bytes, stream is not self._inline
+            read = self._copies.checked(unit_bytes, pages.pages, is_kept=is_kept)
+            written = host_rows(host, unit_bytes, places, is_written=True, is_kept=is_kept)
+            self._do(stream, "save", self._copies.save, unit_bytes, read, host, written)
+
+    def load(self, stream: Stream, host: Any, places: IntArray, pages: Touch) -> None:
+        """Copy ``host[places]`` to pages of the arena."""
+        if self._has_pairs(pages, places):
+            unit_bytes, is_kept = pages.unit_bytes, stream is not self._inline
+            read = host_rows(host, unit_bytes, places, is_written=False, is_kept=is_kept)
+            written = self._copies.checked(unit_bytes, pages.pages, is_kept=is_kept)
+            self._do(stream, "load", self._copies.load, unit_bytes, host, read, written)
 
     def close(self) -> None:
-        """Let go of the arena: the memory is free once the last view is gone."""
-        self._arena = np.empty(0, dtype=np.uint8)
-        self._map = None
+        """Wait for all work, end all streams and let go of the arena: the memory is free once the last view is gone.
+
+        Raises:
+            KvarenaError: work failed and nobody was told; the device is closed all the same.
+        """
+        failures = self._end()
+        self._copies.arena, self._copies.mapping = NO_BYTES, None
         self.arena_bytes = 0
+        tell_all(failures)
 
-    def _units(self, unit_bytes: int) -> Any:
-        """The arena as an array of opaque units."""
-        return self._arena[: self.arena_bytes // unit_bytes * unit_bytes].view(f"V{unit_bytes}")
-
-    @property
-    def _mapping(self) -> mmap.mmap:
-        """The mapping of a device that holds pages."""
-        assert self._map is not None
-        return self._map
-
-    def _inside(self, unit_bytes: int, pages: IntArray) -> IntArray:
-        """The pages, checked: no read or write below checks them again. A negative one is a huge unsigned one."""
-        pages = np.asarray(pages, dtype=np.int64)
-        count = self.arena_bytes // unit_bytes
-        last = int(np.maximum.reduce(pages.view(np.uint64)))
-        invariant("device.pages_inside", last < count, unit_bytes=unit_bytes, pages=count)
-        return pages
-
-    def _warm(self, starts: IntArray) -> None:
-        """Read a byte of each place, so that the memory's answers overlap instead of being waited for one by one."""
-        self._arena.take(starts, mode="clip")
-
-    def _gather(self, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
-        """Small units: a bounded number at a time into a buffer and out again."""
-        units = self._units(unit_bytes)
-        count = min(len(sources), max(1, TEMP_BYTES // unit_bytes))
-        temp = _aligned(count * unit_bytes).view(f"V{unit_bytes}")
-        for first in range(0, len(sources), count):
-            read, written = sources[first : first + count], targets[first : first + count]
-            gathered = temp[: len(read)]
-            if unit_bytes >= WARM_UNIT_BYTES:
-                self._warm(read * unit_bytes)
-            units.take(read, out=gathered, mode="clip")
-            if unit_bytes >= WARM_UNIT_BYTES:
-                self._warm(written * unit_bytes)
-            units.put(written, gathered, mode="clip")
-
-    def _move(self, sources: IntArray, targets: IntArray, sizes: IntArray) -> None:
-        """Places by their bytes: each is read and written in one go, also onto itself."""
-        is_worth_warming = int(sizes.sum()) < len(sizes) * WARM_RUN_BYTES
-        for first in range(0, len(sizes), WARM_RUNS):
-            part = slice(first, first + WARM_RUNS)
-            if is_worth_warming:
-                self._warm(sources[part])
-            triples = zip(targets[part].tolist(), sources[part].tolist(), sizes[part].tolist(), strict=True)
-            deque(starmap(self._mapping.move, triples), maxlen=0)
-
-
-def _aligned(size: int) -> Any:
-    """A buffer that begins on a cache line: one that does not can halve the speed of copies."""
-    buffer = np.empty(size + CACHE_LINE, dtype=np.uint8)
-    return buffer[-buffer.ctypes.data % CACHE_LINE :][:size]
-
-
-def _run_starts(*lists: IntArray) -> IntArray:
-    """Where a run begins: an index at which a list does not go on with the next page."""
-    first = np.ones(len(lists[0]), dtype=np.bool_)
-    first[1:] = lists[0][1:] - lists[0][:-1] != 1
-    for pages in lists[1:]:
-        first[1:] |= pages[1:] - pages[:-1] != 1
-    return first.nonzero()[0]
-
-
-def _run_sizes(first: IntArray, count: int) -> IntArray:
-    """How many pages each run has, of so many in all."""
-    sizes = np.empty_like(first)
-    sizes[:-1] = first[1:] - first[:-1]
-    sizes[-1] = count - first[-1]
-    return sizes
-
-
-def _pieces(sources: IntArray, targets: IntArray, sizes: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Runs, cut: from the front, which is safe where a run overlaps its targets, as they can only lie before it."""
-    if int(sizes.max()) <= PIECE_BYTES:
-        return sources, targets, sizes
-    counts = -(-sizes // PIECE_BYTES)
-    first = np.cumsum(counts) - counts
-    offsets = (np.arange(counts.sum()) - np.repeat(first, counts)) * PIECE_BYTES
-    left = np.repeat(sizes, counts) - offsets
-    return np.repeat(sources, counts) + offsets, np.repeat(targets, counts) + offsets, np.minimum(left, PIECE_BYTES)
+    def _has_pairs(self, pages: Touch, places: IntArray) -> bool:
+        """Whether there is a page to copy; each has its place."""
+        invariant("device.copy_pairs", len(pages.pages) == len(places), pages=len(pages.pages), places=len(places))
+        return bool(pages.unit_bytes and len(places))

@@ -35,7 +35,7 @@ from kvarena.policies.placement import Middle
 from kvarena.terms.answers import Refused
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full
-from kvarena.terms.ports import FieldView, IntArray, Policies
+from kvarena.terms.ports import FieldView, IntArray, Policies, Stream
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = tuple(KIB << power for power in (0, 1, 2, 3, 4, 6, 10))
@@ -69,6 +69,21 @@ class Scale:
 
 FULL = Scale(2 << 30, 64 * MIB, 256 * KIB, 16)
 QUICK = Scale(64 * MIB, 4 * MIB, 4 * KIB, 2)
+
+
+@attrs.frozen
+class Ours:
+    """The device, on the caller's own stream."""
+
+    device: CpuDevice
+
+    def copy_pages(self, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
+        """Its copies."""
+        self.device.copy_pages(self.device.current(), unit_bytes, sources, targets)
+
+    def zero_pages(self, unit_bytes: int, pages: IntArray) -> None:
+        """Its zeros."""
+        self.device.zero_pages(self.device.current(), unit_bytes, pages)
 
 
 @attrs.frozen
@@ -161,7 +176,7 @@ def page_rows(device: CpuDevice, scale: Scale) -> list[dict[str, Any]]:
     """The rows of every page size."""
     everything = device.view(FieldView("uint8", (), 1, 0, 1, device.arena_bytes)).fill_(1)
     base, library = everything.data_ptr(), compiled()
-    actors: dict[str, Any] = {"ours": device} | ({"loop": Loops(library, base)} if library is not None else {})
+    actors: dict[str, Any] = {"ours": Ours(device)} | ({"loop": Loops(library, base)} if library is not None else {})
     shapes = [(unit, run) for unit in SIZES for run in (1, RUN_PAGES) if unit * run * 2 <= scale.list_bytes]
     rows = [row for unit, run in shapes for row in list_rows(actors, scale, unit, run)]
     half, size = device.arena_bytes // 2, scale.list_bytes
@@ -175,15 +190,15 @@ class Watched(CpuDevice):
 
     lists: list[tuple[int, IntArray, IntArray]] = attrs.field(factory=list, init=False)
 
-    def copy_pages(self, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
+    def copy_pages(self, stream: Stream, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
         """Copy, and remember what."""
         self.lists.append((unit_bytes, sources.copy(), targets.copy()))
-        CpuDevice.copy_pages(self, unit_bytes, sources, targets)
+        CpuDevice.copy_pages(self, stream, unit_bytes, sources, targets)
 
     def copy_again(self) -> None:
         """The copies alone."""
         for unit_bytes, sources, targets in self.lists:
-            CpuDevice.copy_pages(self, unit_bytes, sources, targets)
+            CpuDevice.copy_pages(self, self.current(), unit_bytes, sources, targets)
 
 
 def compaction_row(scale: Scale) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import attrs
 import numpy as np
@@ -11,7 +12,9 @@ from toys import Bytes, SinksAndWindow
 from kvarena.admission.admission import Admission
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.assembly.config import ArenaConfig, ChecksConfig, Choice, StorageConfig
+from kvarena.ledger.steps import Forward
+from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.routed import views_of
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Never, Refused, Wait
@@ -42,7 +45,9 @@ def storage_of(
     page_tokens: int = 4,
     running: int = 4,
     context: int = 60,
-    backend: str = "host",
+    backend: str | Choice = "host",
+    mirrors: bool = False,
+    checks: int = 1,
     **arena: int,
 ) -> Storage:
     """A storage with one layer per lifetime."""
@@ -50,11 +55,11 @@ def storage_of(
         Layer(index, (Part(Bytes(SIZES.get(lifetime, 5)), lifetime, lifetime.name),))
         for index, lifetime in enumerate(lifetimes)
     ]
+    limits = {"memory": memory, "page_tokens": page_tokens, "context_tokens": context, "max_running": running}
     config = StorageConfig(
-        arena=ArenaConfig(
-            memory=memory, page_tokens=page_tokens, context_tokens=context, max_running=running, mirrors=False, **arena
-        ),
+        arena=ArenaConfig(mirrors=mirrors, **limits, **arena),
         backend=backend,
+        checks=ChecksConfig(level=checks),
     )
     return build_storage(layers, config, CATALOG)
 
@@ -77,8 +82,13 @@ def state_of(storage: Storage) -> tuple[object, ...]:
     rows = [
         table.pages, table.slots, table.lengths, table.page_counts, table.handed, table.retired, table.open_rows(),
         table.tails, table.looked_at, table.due, storage.ownership.held(), storage.ownership.handed_over(),
+        table.away.reserved, table.away.drafts, table.away.holds,
     ]  # fmt: skip
-    return (everything(storage.chain), table.free_count, *(array.tobytes() for array in rows))
+    ledger = storage.chain.ledger
+    time = (repr(ledger.steps), [str(use) for use in ledger.uses], [*map(str, storage.copies.under_way())])
+    transfers = [(str(transfer), transfer.published) for transfer in storage.transfers.under_way()]
+    kept = (table.free_count, table.away.count, time, transfers)
+    return (everything(storage.chain), kept, *(array.tobytes() for array in rows))
 
 
 @contextmanager
@@ -102,6 +112,58 @@ def assert_quiet(storage: Storage) -> None:
     assert bytes_left(chain) == len(chain.usable)
     assert storage.requests.free_count == len(storage.requests)
     assert not len(storage.ownership.handed_over())
+    assert not len(chain.ledger.uses)
+    assert not len(storage.copies) + len(storage.transfers) + storage.requests.away.count
+    assert chain.ledger.steps.launched == chain.ledger.steps.processed
+
+
+def simulated(timing: str, seed: int = 0) -> Choice:
+    """A device whose work lands when ``timing`` says, and that judges every access byte by byte."""
+    return Choice("simulated", {"timing": timing, "seed": seed, "grain_bytes": 1})
+
+
+def overlapped(*lifetimes: Lifetime, in_flight: int = 2, **settings: Any) -> Storage:
+    """A storage under which forwards overlap."""
+    return storage_of(lifetimes, forwards_in_flight=in_flight, **settings)
+
+
+def run_forward(storage: Storage, ids: IterationIds | None, **record: Any) -> Forward:
+    """Launch a forward over these ids, and record it."""
+    forward = storage.forwards.launch(ids)
+    storage.forwards.record(forward, **record)
+    return forward
+
+
+def process(storage: Storage, *forwards: Forward) -> None:
+    """Wait for these forwards on the host, as a scheduler does for their results, and process them."""
+    for forward in forwards:
+        if forward.event is not None:
+            storage.device.synchronize(forward.event)
+        storage.forwards.process(forward)
+
+
+def stepped(storage: Storage, *lengths: tuple[int, int]) -> IterationIds:
+    """Advance rows, each to its length; it must succeed."""
+    rows, stops = (rows_of(*numbers) for numbers in zip(*lengths, strict=True))
+    ids = storage.step(rows, stops)
+    assert not isinstance(ids, Refused), str(ids)
+    return ids
+
+
+def opened(storage: Storage) -> int:
+    """A row for a new request; there must be one."""
+    row = storage.open()
+    assert not isinstance(row, Refused), str(row)
+    return row
+
+
+def free_units(storage: Storage, name: str) -> int:
+    """How many more units of one sub-pool, alone, a take would get."""
+    names = storage.plan.names
+    count = 0
+    while storage.chain.feasible(tuple(count + 1 if pool == name else 0 for pool in names)):
+        count += 1
+    return count
 
 
 @attrs.define

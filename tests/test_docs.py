@@ -43,7 +43,7 @@ def printed(code: str, **names: Any) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/config.md", "docs/embed.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/config.md", "docs/embed.md", "docs/overlap.md"])
 def test_an_example_prints_what_the_page_says(page: str) -> None:
     """The block of output after a block of Python is what it prints, to the letter."""
     pairs = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)

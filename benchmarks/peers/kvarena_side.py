@@ -45,10 +45,17 @@ def storage_of(
     context: int = CONTEXT,
     checks: int = 0,
     policies: PoliciesConfig | None = None,
+    in_flight: int = 0,
+    mirrors: bool = False,
 ) -> Storage:
-    """A storage over an arena of ``memory`` bytes; nothing is charged beside it. Peers check as little as level 0."""
+    """A storage over an arena of ``memory`` bytes; mirrors alone are charged beside it. Peers check as little as level 0."""
     arena = ArenaConfig(
-        memory=memory, page_tokens=page_tokens, context_tokens=context, max_running=running, mirrors=False
+        memory=memory,
+        page_tokens=page_tokens,
+        context_tokens=context,
+        max_running=running,
+        mirrors=mirrors,
+        forwards_in_flight=in_flight,
     )
     config = StorageConfig(
         arena=arena, backend="host", checks=ChecksConfig(level=checks), policies=policies or PoliciesConfig()
@@ -56,6 +63,16 @@ def storage_of(
     return build_storage(layers, config, CATALOG)
 
 
-def storage_like(shape: Shape, windows: Sequence[int] = (WINDOW,), *, checks: int = 0) -> Storage:
+def storage_like(
+    shape: Shape, windows: Sequence[int] = (WINDOW,), *, checks: int = 0, in_flight: int = 0, mirrors: bool = False
+) -> Storage:
     """The arena of the rows; further windows are further kinds in the same bytes."""
-    return storage_of(layers_of(windows), shape.arena_bytes, shape.page_tokens, shape.running, checks=checks)
+    return storage_of(
+        layers_of(windows),
+        shape.arena_bytes,
+        shape.page_tokens,
+        shape.running,
+        checks=checks,
+        in_flight=in_flight,
+        mirrors=mirrors,
+    )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kvarena.admission.admission import Admission
+from kvarena.ledger.steps import Forward
 from kvarena.planning.demand import Demand
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Refused
@@ -88,6 +89,56 @@ class ServingStep:
             if self.flush:
                 storage.flush()
         return {"step": Reading(watch.total)}
+
+
+class OverlappedStep:
+    """The same step under an overlapped loop: forward N is launched before N-1 is processed and its requests end.
+
+    Beside the work of ``ServingStep``: launch, record and process; what ends is freed while a forward is in flight.
+    """
+
+    def __init__(self, storage: Storage, schedule: Schedule, *, flush: bool = False) -> None:
+        self.storage, self.schedule, self.flush = storage, schedule, flush
+        self.admission = admission_of(storage)
+        self.names = token_names(storage)
+        self.rows = started(storage, schedule.lengths)
+        self.places = schedule.leaving()
+        self.flying: Forward | None = None
+        self._leave()
+
+    def __call__(self) -> Readings:
+        """One step."""
+        storage, admission, schedule, places = self.storage, self.admission, self.schedule, self.places
+        opens = int((schedule.lengths % storage.plan.page_tokens == 0).sum())
+        gate = token_demand(storage, opens)
+        lengths = schedule.advance(places)
+        self.places = schedule.leaving()
+        with Watch() as watch:
+            assert storage.chain.feasible(gate)
+            charges, _ = admission.admit([(PROMPT, OUTPUT)] * len(places))
+            fresh = storage.open_batch(len(places))
+            assert not isinstance(fresh, Refused), fresh
+            admission.start(fresh, charges)
+            self.rows[places] = fresh
+            ids = storage.step(self.rows, lengths)
+            assert not isinstance(ids, Refused), ids
+            for name in self.names:
+                ids.write_ids(name)
+            forward = storage.forwards.launch(ids)
+            storage.forwards.record(forward)
+            if self.flying is not None:
+                storage.forwards.process(self.flying)
+            self.flying = forward
+            if self.flush:
+                storage.flush()
+            self._leave()
+        return {"step": Reading(watch.total)}
+
+    def _leave(self) -> None:
+        """The requests that ended with the forward that was processed last."""
+        ended = self.rows[self.places]
+        self.admission.forget(ended)
+        self.storage.close(ended)
 
 
 class DecodeTake:

@@ -1,11 +1,12 @@
 """Plan, size, then construct: the one place that turns layers and a config into a storage."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, StorageConfig
-from kvarena.assembly.loader import call_hook, declared_layers, hook_manager, make, make_policies
+from kvarena.assembly.loader import call_hook, clearance_of, declared_layers, hook_manager, make, make_policies
 from kvarena.chain.chain import Chain
 from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS, Limits
 from kvarena.planning.plan import Plan, plan_storage
@@ -15,7 +16,7 @@ from kvarena.storage.storage import Storage
 from kvarena.terms.errors import ConfigError, KvarenaError, PluginError
 from kvarena.terms.events import event_log
 from kvarena.terms.layers import Layer
-from kvarena.terms.ports import Device, Policies
+from kvarena.terms.ports import Device
 from kvarena.terms.units import ceil_div, format_bytes
 
 _log = event_log()
@@ -42,12 +43,19 @@ def build_storage(
     policies = make_policies(catalog, config.policies, source)
     device: Device = make(catalog, "backends", config.backend, f"{source}: backend" if source else "backend")
     hooks = hook_manager(catalog, config.plugins)
+    ways = {"policies": policies, "checks": config.checks.level, "clearance": clearance_of(hooks)}
+    make_chain = partial(Chain, plan, device=device, in_flight=config.arena.forwards_in_flight, **ways)
     check_bookkeeping(sizing)
     _reserve(device, sizing)
-    storage = Storage(plan, sizing, device, lambda sizing: _books(plan, sizing, device, policies, config.checks.level))
-    storage.at_release.append(lambda: call_hook(hooks, "kvarena_storage_closed", storage))
     try:
-        call_hook(hooks, "kvarena_storage_opened", storage)
+        storage = Storage(plan, sizing, device, lambda size: _books(plan, size, make_chain))
+        device.warm([pool.unit_bytes for pool in plan.sub_pools if pool.unit_bytes])
+    except BaseException:
+        device.close()
+        raise
+    storage.at_release.append(lambda: call_hook(hooks, "kvarena_storage_closed", storage=storage))
+    try:
+        call_hook(hooks, "kvarena_storage_opened", storage=storage)
     except PluginError:
         device.close()
         raise
@@ -71,6 +79,7 @@ def limits_of(config: ArenaConfig) -> Limits:
         slots_per_request=config.slots_per_request,
         scratch_slots_per_request=config.scratch_slots_per_request,
         mirrors=config.mirrors,
+        in_flight=config.forwards_in_flight,
     )
 
 
@@ -106,12 +115,12 @@ def _reserve(device: Device, sizing: Sizing) -> None:
         ) from None
 
 
-def _books(plan: Plan, sizing: Sizing, device: Device, policies: Policies, checks: int) -> tuple[Chain, RequestTable]:
+def _books(plan: Plan, sizing: Sizing, make_chain: Callable[..., Chain]) -> tuple[Chain, RequestTable]:
     """Everything whose size follows the sizing: the chain's maps and the request table."""
     check_bookkeeping(sizing)
     # any free byte may become a slot, so there are ids for as many as the arena could hold
     slot_ids = sizing.arena_bytes // plan.slots.unit_bytes if plan.slots else 0
-    chain = Chain(plan, sizing.arena_bytes, device=device, policies=policies, slot_count=slot_ids, checks=checks)
+    chain = make_chain(sizing.arena_bytes, slot_count=slot_ids)
     table = RequestTable(
         sizing.running,
         ceil_div(sizing.context_tokens, plan.page_tokens) if plan.token_pools else 0,

@@ -97,7 +97,8 @@ class ArenaConfig:
     (None: the model's own limit), ``max_running`` caps the concurrency that sizing finds. State slots are
     counted (``state_slots``) or get a share of the chain (``state_share``, 0 to 1); both None leaves it to
     sizing. ``slots_per_request`` follows the checkpoint strategy; ``scratch_slots_per_request`` are taken
-    on top for drafts. ``mirrors`` charges a device copy of the id maps.
+    on top for drafts. ``mirrors`` keeps and charges a device copy of the id maps and request rows.
+    ``forwards_in_flight`` may be launched before the oldest one's result is processed; with 0 none overlaps.
     """
 
     memory: Bytes = attrs.field(converter=parse_bytes)
@@ -111,6 +112,7 @@ class ArenaConfig:
     slots_per_request: int = attrs.field(default=1, validator=at_least(1, 1 << 20))
     scratch_slots_per_request: int = attrs.field(default=0, validator=at_least(0, 1 << 20))
     mirrors: bool = True
+    forwards_in_flight: int = attrs.field(default=0, validator=at_least(0, 64))
 
     @memory.validator
     def _memory_is_sane(self, attribute: "attrs.Attribute[int]", value: int) -> None:

@@ -11,6 +11,7 @@ from kvarena.assembly import hookspecs
 from kvarena.assembly.catalog import KINDS, Catalog
 from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, StorageConfig
 from kvarena.assembly.structuring import SettingError, structure
+from kvarena.ledger.clearance import CLEARANCE, Clearance, Extension
 from kvarena.terms.errors import ConfigError, KvarenaError, PluginError, nearest
 from kvarena.terms.fields import Layout
 from kvarena.terms.layers import Layer, Part
@@ -202,16 +203,30 @@ def hook_manager(catalog: Catalog, config: PluginsConfig) -> pluggy.PluginManage
     return manager
 
 
-def call_hook(manager: pluggy.PluginManager, hook: str, storage: Any) -> None:
-    """Call a hook plugin by plugin, so that one that fails is named.
+def call_hook(manager: pluggy.PluginManager, hook: str, **arguments: Any) -> list[Any]:
+    """Call a hook plugin by plugin, so that one that fails is named; what they return, without None.
 
     Raises:
         PluginError: a plugin raised in its hook.
     """
-    plugins = manager.get_plugins()
+    plugins, found = manager.get_plugins(), []
     for plugin in plugins:
         try:
-            manager.subset_hook_caller(hook, plugins - {plugin})(storage=storage)
+            found += manager.subset_hook_caller(hook, plugins - {plugin})(**arguments)
         except Exception as error:
             name = manager.get_name(plugin)
             raise PluginError(f"hook plugin {name!r}: {hook}: {type(error).__name__}: {error}") from error
+    return found
+
+
+def clearance_of(manager: pluggy.PluginManager) -> Clearance:
+    """The table of who waits for what, with the rows and columns of the hook plugins.
+
+    Raises:
+        PluginError: a plugin returned no extension, or a pair is left without an answer.
+    """
+    found = call_hook(manager, "kvarena_clearance")
+    strange = [one for one in found if not isinstance(one, Extension)]
+    if strange:
+        raise PluginError(f"kvarena_clearance returned {strange[0]!r}; it must return an Extension, or None")
+    return CLEARANCE.extended(*found)

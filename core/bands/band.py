@@ -5,7 +5,10 @@ import numpy as np
 from kvarena.bands.grid import Grid
 from kvarena.bands.span import Span
 from kvarena.bands.unit_ids import UNOWNED, UnitIds
+from kvarena.ledger.batches import NO_PAGES
+from kvarena.ledger.ledger import Ledger
 from kvarena.terms.invariants import invariant
+from kvarena.terms.members import among
 from kvarena.terms.ports import LOW, Holes, IntArray
 
 SCAN_PAGES = 1024
@@ -15,18 +18,19 @@ SCAN_PAGES = 1024
 class Band(Span):
     """The pages of one sub-pool at an end of the arena (its grid names which)."""
 
-    def __init__(self, grid: Grid, ids: UnitIds, holes: Holes) -> None:
-        super().__init__(grid, ids, holes)
+    def __init__(self, grid: Grid, ids: UnitIds, holes: Holes, ledger: Ledger) -> None:
+        super().__init__(grid, ids, holes, ledger)
         self._rising = grid.end is LOW
 
     @property
     def packed(self) -> range:
         """The pages that the span has once every page that may move is packed towards the end."""
+        size, still = self.live + len(self.still.reserved), self.still.immovable
         if self._rising:
-            stop = self.start + self.live
-            return range(self.start, max(stop, int(self.fixed[-1]) + 1) if len(self.fixed) else stop)
-        start = self.stop - self.live
-        return range(min(start, int(self.fixed[0])) if len(self.fixed) else start, self.stop)
+            stop = self.start + size
+            return range(self.start, max(stop, int(still[-1]) + 1) if len(still) else stop)
+        start = self.stop - size
+        return range(min(start, int(still[0])) if len(still) else start, self.stop)
 
     def absorb(self) -> None:
         """Let the frontier retreat over holes."""
@@ -38,15 +42,29 @@ class Band(Span):
     def closing_moves(self, limit: int) -> tuple[IntArray, IntArray]:
         """Sources and targets of up to ``limit`` moves that bring the frontier nearer.
 
-        With a limit of at least the holes, every live page is packed towards the end around the fixed ones.
+        With a limit of at least the holes, every live page is packed towards the end around those that may not move.
         Sources are the live pages farthest out, beyond where the packed span ends, targets holes before it: none
-        is both, and no fixed page lies beyond.
+        is both, and what may not move lies before it too.
         """
         packed = self.packed
         sources = self._farthest_live(min(limit, len(self.holes)), packed)
         targets = self.holes.inside(len(sources), packed.start, packed.stop)
         invariant("band.move_needs_a_hole", len(targets) == len(sources), sub_pool=self.grid.name)
         return sources, targets
+
+    def idle_moves(self, limit: int) -> tuple[IntArray, IntArray]:
+        """The same while forwards run, nobody being short: up to the first page that one of them may write.
+
+        None in a band with pending pages, or where a forward's writes are not known.
+        """
+        steps, name = self.ledger.steps, self.grid.name
+        if self.pending.count or steps.writes_unknown(name):
+            return NO_PAGES, NO_PAGES
+        sources, targets = self.closing_moves(limit)
+        written = among(sources, steps.written(name)).nonzero()[0] if steps.reading else NO_PAGES
+        if len(written):
+            sources = sources[: written[0]]
+        return sources, targets[: len(sources)]
 
     def _anchor(self, start: int) -> int:
         return self.grid.first if self._rising else self.grid.stop

@@ -3,6 +3,7 @@
 from kvarena.bands.span import Span
 from kvarena.bands.unit_ids import UNOWNED
 from kvarena.terms.invariants import invariant
+from kvarena.terms.members import among
 from kvarena.terms.ports import IntArray
 
 
@@ -10,9 +11,15 @@ class FloatBand(Span):
     """The pages of one sub-pool somewhere between its neighbours. Empty, it is nowhere: others see through it."""
 
     def absorb(self) -> None:
-        """Hand back the holes at both frontiers."""
+        """Hand back the holes at both frontiers.
+
+        A float that has nothing but reserved pages left is gone from around them: its neighbours step over them.
+        """
         self.stop -= self.holes.drop_below(self.stop)
         self.start += self.holes.drop_above(self.start)
+        if len(self.still.reserved) and not (self.live or self.pending.count or self.vacated.count):
+            self.holes.remove(self.holes.inside(len(self.holes), self.start, self.stop))
+            self.stop = self.start
 
     def relocation(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
         """Sources and targets that bring every live page into ``[start, stop)``: pages inside it stay.
@@ -22,7 +29,7 @@ class FloatBand(Span):
         """
         live = (self.ids.owners_of(slice(self.start, self.stop)) != UNOWNED).nonzero()[0] + self.start
         sources = live[(live < start) | (live >= stop)]
-        free = (self.ids.owners_of(slice(start, stop)) == UNOWNED).nonzero()[0] + start
+        free = self._unowned(start, stop)
         invariant(
             "float.block_is_too_small", len(sources) <= len(free), sub_pool=self.grid.name, start=start, stop=stop
         )
@@ -38,8 +45,14 @@ class FloatBand(Span):
         self.holes.remove(self.holes.inside(len(self.holes), self.start, self.stop))
         self.ids.rebind(sources, targets)
         self.start, self.stop = start, stop
-        self.holes.add((self.ids.owners_of(slice(start, stop)) == UNOWNED).nonzero()[0] + start)
-        invariant("float.sum", self.live + len(self.holes) == stop - start, sub_pool=self.grid.name, live=self.live)
+        self.holes.add(self._unowned(start, stop))
+        total = self.live + len(self.holes) + len(self._reserved())
+        invariant("float.sum", total == stop - start, sub_pool=self.grid.name, live=self.live)
 
     def _anchor(self, start: int) -> int:
         return start
+
+    def _unowned(self, start: int, stop: int) -> IntArray:
+        """The pages of a block that are nobody's, rising. Nothing pends: it is a float that moves, or has moved."""
+        free = (self.ids.owners_of(slice(start, stop)) == UNOWNED).nonzero()[0] + start
+        return free[~among(free, self.still.reserved)]

@@ -6,7 +6,7 @@ The owner of ids of a model in which no layer outlives the others; a stage that 
 from kvarena.bands.grid import Grid
 from kvarena.bands.unit_ids import UnitIds
 from kvarena.planning.snapshot import BandShot
-from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 
 
@@ -47,14 +47,6 @@ class IdBand:
     def check_free(self, ids: IntArray) -> None:
         """These ids can be freed: each is taken and named once. Nothing changes."""
         self.ids.check_bound(ids)
-
-    def fix(self, ids: IntArray) -> None:
-        """Refused: what has no page cannot move."""
-        fail("id_band.fix_of_id_without_page", sub_pool=self.grid.name, ids=ids)
-
-    def unfix(self, ids: IntArray) -> None:
-        """Refused, as ``fix`` is."""
-        self.fix(ids)
 
     def verify(self) -> None:
         """The maps agree."""

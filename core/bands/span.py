@@ -1,11 +1,15 @@
-"""What ends and floats share: live pages and holes between a first and a last page.
+"""What ends and floats share: the pages of one sub-pool between a first and a last page, and the life of each.
 
-A page's life:  1. take    a hole, or a page beyond the span, becomes live.
-                2. free    its id unbinds at once, and the page is a hole.
-                3. absorb  holes at a frontier go back to the arena.
-                4. move    a live page's bytes go to a hole; the id follows, the page is a hole.
-                5. fix     a live page stays where it is, and its owner keeps it, until it is unfixed.
-Always:  live + holes == stop - start     (checked by ``verify``)
+A page's life:  1. take     a hole, a page that waits for a forward, or a page beyond the span becomes live.
+                2. free     its id unbinds at once. The page is a hole; under a recorded forward it is *pending*.
+                3. process  the forward is over: its pending pages are holes. Or a take settles them: the allocator's
+                            stream waits for the forward, the host does not.
+                4. absorb   holes at a frontier go back to the arena.
+                5. move     a live page's bytes go to a hole; the id follows. The page is a hole; while a forward may
+                            still read it, it is *vacated*.
+                6. fix, pin a live page stays where it is: until ``unfix``, or until the use that pinned it is over. A
+                            pinned page that its owner frees is *reserved*: nobody gets it before the use is over.
+Always:  live + holes + pending + vacated + reserved == stop - start     (checked by ``verify``)
 """
 
 from abc import ABC, abstractmethod
@@ -13,23 +17,29 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from kvarena.bands.grid import Grid
+from kvarena.bands.still import Still
 from kvarena.bands.unit_ids import UNOWNED, UnitIds
+from kvarena.ledger.batches import Batches
+from kvarena.ledger.clearance import FORWARD, Actor
+from kvarena.ledger.ledger import Ledger
 from kvarena.planning.snapshot import BandShot
 from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.members import among
 from kvarena.terms.ports import LOW, Holes, IntArray
-
-NONE_FIXED = np.empty(0, dtype=np.int64)
 
 
 class Span(ABC):
     """The pages of one sub-pool. ``start`` and ``stop`` are pages: its two frontiers."""
 
-    def __init__(self, grid: Grid, ids: UnitIds, holes: Holes) -> None:
+    def __init__(self, grid: Grid, ids: UnitIds, holes: Holes, ledger: Ledger) -> None:
         self.grid = grid
         self.ids = ids
         self.holes = holes
+        self.ledger = ledger
         self.start = self.stop = grid.first if grid.end is LOW else grid.stop
-        self.fixed = NONE_FIXED
+        self.pending = Batches()
+        self.vacated = Batches()
+        self.still = Still(grid.name, self._forget)
         self._named = (grid.name, grid.unit_bytes, grid.end)
         self._shot: BandShot | None = None
 
@@ -38,31 +48,47 @@ class Span(ABC):
         """How many pages have an id."""
         return self.ids.bound
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the span holds no page but holes: it may begin anew anywhere."""
+        return not (self.ids.bound or self.pending.count or self.vacated.count or len(self._reserved()))
+
     def shot(self) -> BandShot:
         """What pricing needs to know, counts and frontiers; kept until the band changes."""
         shot = self._shot
         if shot is None:
-            live, fixed = self.ids.bound, self.fixed
-            low, high = (int(fixed[0]), int(fixed[-1]) + 1) if len(fixed) else (0, 0)
-            counts = (live, len(self.holes), self.start, self.stop, self.ids.id_count - live, 0, 0, 0, low, high)
-            shot = self._shot = tuple.__new__(BandShot, self._named + counts)
+            shot = self._shot = self._shot_of(self.still.immovable, len(self.holes), len(self._reserved()))
         return shot
 
-    def take(self, ids: IntArray, start: int, stop: int) -> IntArray:
-        """Bind these ids to holes first, then to the pages that the span grows over, to ``[start, stop)``.
+    def released_shot(self) -> BandShot:
+        """The same, once every use that pins pages is over."""
+        return self._shot_of(self.still.fixed, len(self.holes) + len(self._reserved()), 0)
+
+    # -- taking
+
+    def take(self, ids: IntArray, start: int, stop: int, actors: tuple[Actor, ...] = (FORWARD,)) -> IntArray:
+        """Bind these ids to pages of the span first, then to those that it grows over, to ``[start, stop)``.
 
         The one place that hands out pages. The ids are nobody's: minted just now, or checked by ``check_unbound``.
+        ``actors`` are about to write the pages: the allocator's stream waits for forwards where theirs does not.
         """
-        if not self.ids.bound:
+        if self.is_empty:
             self.start = self.stop = self._anchor(start)
-        count, reused = len(ids), min(len(ids), len(self.holes))
-        below, above = self.start - start, stop - self.stop
-        exact = below >= 0 <= above and below + above == count - reused
-        invariant("band.growth_is_what_holes_lack", exact, sub_pool=self.grid.name, asked=count, reused=reused)
-        if not below and not above:
-            return self.reuse(ids)
+        count, below, above = len(ids), self.start - start, stop - self.stop
+        reused = count - below - above
+        free = len(self.holes) + self.pending.count + self.vacated.count
+        exact = below >= 0 <= above and reused == min(count, free)
+        invariant(
+            "band.growth_is_what_is_lacking", exact, sub_pool=self.grid.name, asked=count, reused=reused, free=free
+        )
         self._shot = None
-        parts = [self.reuse(ids[:reused])] if reused else []
+        if not below and not above:
+            has_holes = len(self.holes) >= count
+            pages = self._bind(ids, self._choose(count, actors))
+            if not has_holes:  # whole batches came free, and some of their pages may lie at a frontier
+                self.absorb()
+            return pages
+        parts = [self._bind(ids[:reused], self._choose(reused, actors))] if reused else []
         for first, size in ((start, below), (self.stop, above)):
             if size:
                 self.ids.bind_run(ids[reused : reused + size], first)
@@ -74,64 +100,70 @@ class Span(ABC):
     def reuse(self, ids: IntArray) -> IntArray:
         """Bind ids that are nobody's to holes; there are as many."""
         self._shot = None
-        pages = self.holes.take(len(ids))
-        if len(pages) != len(ids):
-            fail("band.hole_order_gave_too_few", sub_pool=self.grid.name, asked=len(ids), pages=pages)
-        self.ids.bind(ids, pages)
-        return pages
+        return self._bind(ids, self._holes(len(ids)))
+
+    # -- freeing
 
     def free(self, ids: IntArray) -> None:
-        """The pages of these ids become holes; those at a frontier leave the span."""
-        self._release(self.ids.unbind(ids))
+        """Unbind these ids: their pages are holes, or wait for what may still touch them."""
+        self.let_go(self.ids.unbind(ids))
 
     def free_among(self, ids: IntArray) -> None:
         """Free those of these ids that have a page here."""
         pages = self.ids.unbind_among(ids)
         if len(pages):
-            self._release(pages)
+            self.let_go(pages)
 
     def check_free(self, ids: IntArray) -> None:
         """These ids can be freed: each is bound, named once, and not fixed. Nothing changes."""
         self.ids.check_bound(ids)
-        if len(self.fixed):
+        if len(self.still.fixed):
             pages = self.ids.pages_of(ids)
-            fixed = pages[np.isin(pages, self.fixed)]
+            fixed = pages[among(pages, self.still.fixed)]
             invariant("band.free_outside_reservation", not len(fixed), sub_pool=self.grid.name, fixed=fixed)
 
-    def fix(self, ids: IntArray) -> None:
-        """These pages stay where they are, and cannot be freed, until they are unfixed."""
-        self.ids.check_bound(ids)
-        pages = self.ids.pages_of(ids)
-        invariant("band.fix_of_fixed_page", not np.isin(pages, self.fixed).any(), sub_pool=self.grid.name, pages=pages)
-        self.fixed = np.sort(np.concatenate((self.fixed, pages)))
-        self._shot = None
+    def process(self, forward: int) -> bool:
+        """This forward and all before it are over: what waited for them is holes. Whether anything did."""
+        pages = [batches.through(forward) for batches in (self.pending, self.vacated) if batches.count]
+        return self._come_free(pages)
 
-    def unfix(self, ids: IntArray) -> None:
-        """These pages may move and be freed again."""
-        self.ids.check_bound(ids)
-        pages = self.ids.pages_of(ids)
-        invariant("band.unfix_of_loose_page", np.isin(pages, self.fixed).all(), sub_pool=self.grid.name, pages=pages)
-        self.fixed = np.setdiff1d(self.fixed, pages)
+    def let_go(self, pages: IntArray) -> None:
+        """Pages of the span have lost their owner: holes, unless a forward or a use may still touch them."""
         self._shot = None
+        pages = self.still.reserve(pages)
+        forward = self.ledger.steps.keying
+        if not forward:
+            self.holes.add(pages)
+        elif len(pages):
+            self.pending.add(forward, pages)
+        self.absorb()
 
     @abstractmethod
     def absorb(self) -> None:
         """Give the holes at the frontiers back to the arena."""
+
+    # -- moving
 
     def moved(self, sources: IntArray, targets: IntArray) -> None:
         """The bytes of ``sources`` were copied into the holes ``targets``: rebind, and absorb what came free."""
         self._shot = None
         self.ids.rebind(sources, targets)
         self.holes.remove(targets)
-        self.holes.add(sources)
+        forward = self.ledger.steps.reading
+        if forward:
+            self.vacated.add(forward, sources)
+        else:
+            self.holes.add(sources)
         self.absorb()
 
     def verify(self) -> None:
-        """The sum holds, the maps agree, and every hole is an unowned page of the span."""
+        """The sum holds, the maps agree, and every unowned page of the span is what one list says."""
         grid = self.grid
         self.ids.verify()
+        inside = self._reserved()
         invariant(
-            "band.sum", self.live + len(self.holes) == self.stop - self.start,
+            "band.sum", self.live + len(self.holes) + self.pending.count + self.vacated.count + len(inside)
+            == self.stop - self.start,
             sub_pool=grid.name, live=self.live, holes=len(self.holes), start=self.start, stop=self.stop,
         )  # fmt: skip
         invariant(
@@ -140,20 +172,75 @@ class Span(ABC):
         )  # fmt: skip
         owners = self.ids.owners_of(slice(self.start, self.stop))
         unowned = (owners == UNOWNED).nonzero()[0] + self.start
-        holes = np.sort(self.holes.inside(len(self.holes), self.start, self.stop))
-        invariant(
-            "band.holes_are_unowned", np.array_equal(holes, unowned), sub_pool=grid.name, holes=holes, free=unowned
-        )
-        owned = self.ids.owners_of(self.fixed)
-        invariant("band.fixed_is_live", (owned != UNOWNED).all(), sub_pool=grid.name, fixed=self.fixed)
+        holes = self.holes.inside(len(self.holes), self.start, self.stop)
+        listed = np.sort(np.concatenate((holes, self.pending.pages(), self.vacated.pages(), inside)))
+        agree = np.array_equal(listed, unowned)
+        invariant("band.holes_are_unowned", agree, sub_pool=grid.name, listed=listed, unowned=unowned)
+        fixed, reserved = self.still.fixed, self.still.reserved
+        invariant("band.fixed_is_live", (self.ids.owners_of(fixed) != UNOWNED).all(), sub_pool=grid.name, fixed=fixed)
+        dead = (self.ids.owners_of(reserved) == UNOWNED).all()
+        invariant("band.reserved_is_unowned", dead, sub_pool=grid.name, reserved=reserved)
         kept, self._shot = self._shot, None
         invariant("band.stale_shot", kept in (None, self.shot()), sub_pool=grid.name, kept=kept, now=self._shot)
+
+    # -- inside
 
     @abstractmethod
     def _anchor(self, start: int) -> int:
         """Where an empty span begins to grow, when it takes the pages from ``start`` on."""
 
-    def _release(self, pages: IntArray) -> None:
+    def _choose(self, count: int, actors: tuple[Actor, ...]) -> IntArray:
+        """Pages of the span: holes, then vacated ones, then the oldest pending batches that cover the rest."""
+        clean = min(count, len(self.holes))
+        if clean == count:
+            return self._holes(count)
+        parts, vacated = [self._holes(clean)], min(count - clean, self.vacated.count)
+        if vacated and not self.ledger.due_after_forward(actors):
+            parts.append(self.vacated.some(vacated))
+        elif vacated:
+            parts.append(self._settle(self.vacated, vacated))
+        if pending := count - clean - vacated:
+            parts.append(self._settle(self.pending, pending))
+        return np.concatenate(parts)
+
+    def _settle(self, batches: Batches, count: int) -> IntArray:
+        """Wait, on the allocator's stream, for the oldest whole batches that have so many pages; take as many."""
+        settled = batches.oldest(count)
+        self.ledger.settle(settled.forward)
+        self.holes.add(settled.pages)
+        return self._holes(count)
+
+    def _holes(self, count: int) -> IntArray:
+        pages = self.holes.take(count)
+        if len(pages) != count:
+            fail("band.hole_order_gave_too_few", sub_pool=self.grid.name, asked=count, pages=pages)
+        return pages
+
+    def _bind(self, ids: IntArray, pages: IntArray) -> IntArray:
+        self.ids.bind(ids, pages)
+        return pages
+
+    def _come_free(self, parts: list[IntArray]) -> bool:
+        found = [pages for pages in parts if len(pages)]
+        for pages in found:
+            self.holes.add(pages)
+        if found:
+            self._shot = None
+            self.absorb()
+        return bool(found)
+
+    def _reserved(self) -> IntArray:
+        """The pages of the span that a use keeps from everybody."""
+        return self.still.reserved_in(self.start, self.stop)
+
+    def _forget(self) -> None:
         self._shot = None
-        self.holes.add(pages)
-        self.absorb()
+
+    def _shot_of(self, immovable: IntArray, holes: int, reserved: int) -> BandShot:
+        low, high = 0, 0
+        if len(immovable):
+            inside = immovable[(immovable >= self.start) & (immovable < self.stop)]
+            low, high = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
+        live, ids = self.ids.bound, self.ids.id_count
+        counts = (live, holes, self.start, self.stop, ids - live, self.pending.count, self.vacated.count, reserved)
+        return tuple.__new__(BandShot, (*self._named, *counts, low, high))

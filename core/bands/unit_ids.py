@@ -70,13 +70,15 @@ class UnitIds:
     """The maps of one sub-pool: ``pages_of`` from ids, ``owners_of`` from pages.
 
     An unbound id, and the id -1, read as the sink page; an unowned page as -1. The sink is never bound, so
-    one gather translates. Bookkeeping: 8 bytes an id and 8 bytes a page.
+    one gather translates. Bookkeeping: 8 bytes an id and 8 bytes a page. ``changed``: where a list is put there,
+    the ids whose page changed are added to it, for a mirror of the map.
     """
 
     def __init__(self, id_count: int, page_count: int, sink_page: int) -> None:
         self.id_count = id_count
         self.sink_page = sink_page
         self.bound = 0
+        self.changed: list[IntArray] | None = None
         self._pages = np.full(id_count + 1, sink_page, dtype=np.int64)  # the last entry is what -1 reads
         self._owners = np.full(page_count, UNOWNED, dtype=np.int64)
         self._owners[sink_page] = SINK
@@ -125,6 +127,8 @@ class UnitIds:
         self._pages[ids] = pages
         self._owners[pages] = ids
         self.bound += len(ids)
+        if self.changed is not None:
+            self.changed.append(ids)
 
     def bind_run(self, ids: IntArray, start: int) -> None:
         """Give the ids the pages from ``start`` on, in order."""
@@ -132,6 +136,8 @@ class UnitIds:
         self._pages[ids] = np.arange(start, stop)
         self._owners[start:stop] = ids
         self.bound += len(ids)
+        if self.changed is not None:
+            self.changed.append(ids)
 
     def unbind(self, ids: IntArray) -> IntArray:
         """Take their pages from ids that are bound and named once; returns the pages.
@@ -163,6 +169,8 @@ class UnitIds:
         owners[sources] = UNOWNED
         owners[targets] = ids
         self._pages[ids] = targets
+        if self.changed is not None:
+            self.changed.append(ids)
 
     def verify(self) -> None:
         """The two maps are inverse to each other and agree with the count."""
@@ -177,6 +185,8 @@ class UnitIds:
         self._owners[pages] = UNOWNED
         self._pages[ids] = self.sink_page
         self.bound -= len(ids)
+        if self.changed is not None:
+            self.changed.append(ids)
 
 
 def within(ids: IntArray, count: int) -> bool:

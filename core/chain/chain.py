@@ -12,13 +12,17 @@ from kvarena.bands.unit_ids import UnitIds
 from kvarena.chain.estimates import Estimates, capacity_decision, free_bytes
 from kvarena.chain.minters import Bands, Minter, NewPages, open_minters
 from kvarena.chain.relief import AnyBand, Counters, compact, realize, take_pages
+from kvarena.chain.usage import Usage
 from kvarena.chain.verify import verify_chain
+from kvarena.ledger.clearance import CLEARANCE, FORWARD, Actor, Clearance
+from kvarena.ledger.ledger import Ledger
+from kvarena.ledger.steps import Forward
 from kvarena.planning.credit import credited
 from kvarena.planning.packing import usable_range
 from kvarena.planning.plan import Plan
 from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_plan
 from kvarena.planning.pricing import plan as plan_step
-from kvarena.planning.snapshot import ChainSnapshot
+from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
 from kvarena.terms.doors import whole, whole_answer, wholes
 from kvarena.terms.invariants import OFF, STRICT, WARN, fail, invariant
@@ -33,9 +37,12 @@ class Chain:
 
     A take:  1. checked    the ids exist, are unbound and named once; or they are minted for it.
              2. planned    holes, or in place, if that serves; else, if nothing does, refused: nothing has changed.
-             3. rearranged ends are compacted, floats relocated.
-             4. taken      band by band in chain order; pages are zeroed where the layout asks for it.
+             3. recovered  before anything moves, or where pages that forwards may touch are needed: the host waits for
+                           transfers, if it must, then the allocator's stream waits for every forward in flight.
+             4. rearranged ends are compacted, floats relocated.
+             5. taken      band by band in chain order; pages are zeroed where the layout asks for it.
     ``epoch`` grows with every take, free and move: what was read of the maps before it may be stale.
+    ``ledger`` knows what is under way, ``usage`` the uses of pages that outlast a call.
     ``estimates`` are for logs and messages: what decides asks ``feasible``.
     """
 
@@ -48,28 +55,36 @@ class Chain:
         policies: Policies,
         slot_count: int = 0,
         checks: int = WARN,
+        in_flight: int = 0,
+        clearance: Clearance = CLEARANCE,
     ) -> None:
         """Lay the bands over an arena that ``device`` has reserved. ``checks``: the level of checks (0, 1, 2).
 
+        ``in_flight``: the most forwards that are launched and not processed; 0 where none overlaps. ``clearance``: who
+        waits for what.
+
         Raises:
             PlanError: a sub-pool has too many pages to number, or none at all.
+            KvarenaError: forwards may be in flight, and the device has no streams for them.
         """
         invariant("chain.negative_slots", slot_count >= 0, slot_count=slot_count)
         invariant("chain.unknown_check_level", checks in (OFF, WARN, STRICT), checks=checks)
         self.plan = plan
         self.arena_bytes = arena_bytes
         self.device = device
+        self.ledger = Ledger(device, in_flight, clearance)
         self.policies = policies
         self.checks = checks
         self.usable = usable_range(plan, arena_bytes)
         grids = chain_grids(plan, arena_bytes, slot_count)
-        self.bands = Bands({grid.name: _open_band(grid, policies) for grid in grids})
+        self.bands = Bands({grid.name: _open_band(grid, policies, self.ledger) for grid in grids})
         self.minters = open_minters(plan, self.bands)
         self._minter_of = {name: minter for minter in self.minters.values() for name in minter.names}
         self.estimates = Estimates(self.snapshot, self.bands, checks)
         self.counters = Counters()
         self.epoch = 0
-        self._any_fixed = False
+        self.usage = Usage(self.bands, self.ledger, self._reprice)
+        self._spans = [band for band in self.bands.values() if not isinstance(band, IdBand)]
         self._snapshot: ChainSnapshot | None = None
         self._answers: dict[tuple[int, ...], bool] = {}
 
@@ -84,7 +99,8 @@ class Chain:
         snapshot = self._snapshot
         if snapshot is None:
             shots = tuple([band.shot() for band in self.bands.values()])
-            snapshot = self._snapshot = ChainSnapshot(self.usable.start, self.usable.stop, shots)
+            kept, released = self._under_transfers() if self.usage.pins else ((), None)
+            snapshot = self._snapshot = ChainSnapshot(self.usable.start, self.usable.stop, shots, kept, released)
         return snapshot
 
     @capacity_decision
@@ -107,20 +123,21 @@ class Chain:
     # -- taking and freeing
 
     @capacity_decision
-    def take_new(self, minter: str, count: int) -> NewPages | Refused:
-        """Mint ids and bind each in every sub-pool that shares them, all of them or none."""
+    def take_new(self, minter: str, count: int, actor: Actor = FORWARD) -> NewPages | Refused:
+        """Mint ids and bind each in every sub-pool that shares them, all of them or none, for ``actor`` to write."""
+        self._begin("take")
         source, count = self.minters[minter], whole(count, "chain.take_new: count")
         if count < 0:
             fail("chain.negative_demand", minter=minter, count=count)
         try:
             if source.fit_in_holes(count):
-                taken = source.take_holes(count, self.device)
+                taken = source.take_holes(count, actor)
             else:
                 counts = self._counts(dict.fromkeys(source.names, count))
                 planned = self._arrange(counts) if count <= source.pool.free else self._refusal(counts, source)
                 if isinstance(planned, Refused):
                     return planned
-                taken = source.take_placed(count, planned, self.bands, self.device)
+                taken = source.take_placed(count, planned, self.bands, actor)
         except BaseException:  # a device or a policy failed: what it did before is priced anew
             self._changed()
             raise
@@ -129,12 +146,13 @@ class Chain:
         return taken
 
     @capacity_decision
-    def take(self, demand: Mapping[str, IntArray]) -> Mapping[str, IntArray] | Refused:
-        """Bind every id in the demand, per sub-pool, to a page; all of them or none.
+    def take(self, demand: Mapping[str, IntArray], actor: Actor = FORWARD) -> Mapping[str, IntArray] | Refused:
+        """Bind every id in the demand, per sub-pool, to a page for ``actor`` to write; all of them or none.
 
         Returns:
             The pages per sub-pool, parallel to the ids; or the refusal with its sum.
         """
+        self._begin("take")
         for name, ids in demand.items():
             band = self.bands[name]
             if self.checks:
@@ -145,7 +163,7 @@ class Chain:
             planned = self._arrange(self._counts({name: len(ids) for name, ids in wanted.items()}))
             if isinstance(planned, Refused):
                 return planned
-            taken = take_pages(self.bands, planned, wanted, self.device)
+            taken = take_pages(self.bands, planned, wanted, actor)
         except BaseException:  # a device or a policy failed: what was bound before is let go
             for name, ids in wanted.items():
                 self.bands[name].free_among(ids)
@@ -163,10 +181,11 @@ class Chain:
         Checked before anything changes: each is bound and, at check level 1 and above, named once and not fixed; and
         whoever mints ids lets go of them last. The ids stay out, until ``give_back``.
         """
+        self._begin("free")
         band, minter = self.bands[name], self.minters.get(name)
         if not len(ids):
             return
-        if self.checks or self._any_fixed:
+        if self.checks or self.usage.any_fixed:
             band.check_free(ids)
             if minter is not None:
                 minter.check_released(ids)
@@ -181,8 +200,9 @@ class Chain:
         At check level 1 and above, checked before anything changes: each is bound in the sub-pool that mints it,
         named once, and nowhere fixed.
         """
+        self._begin("free")
         sources = [(self.minters[name], ids) for name, ids in frees.items() if len(ids)]
-        if self.checks or self._any_fixed:
+        if self.checks or self.usage.any_fixed:
             for source, ids in sources:
                 source.check_free(ids)
         for source, ids in sources:
@@ -190,27 +210,34 @@ class Chain:
         if sources:
             self._changed()
 
-    def fix(self, name: str, ids: IntArray) -> None:
-        """Keep these ids' pages where they are, whoever is short: until ``unfix`` they neither move nor are freed."""
-        self.bands[name].fix(ids)
-        self._any_fixed = True
-        self._reprice()
+    # -- time
 
-    def unfix(self, name: str, ids: IntArray) -> None:
-        """These ids' pages may move and be freed again."""
-        self.bands[name].unfix(ids)
-        self._any_fixed = any(len(band.fixed) for band in self.bands.values() if not isinstance(band, IdBand))
-        self._reprice()
+    def process(self, forward: Forward) -> None:
+        """The oldest forward in flight is over, says the scheduler: what was freed under it is holes.
+
+        Raises:
+            InvariantError: it is not the oldest, was never recorded or, at check level 1 and above, has not ended.
+        """
+        steps = self.ledger.steps
+        steps.check_process(forward, checks=self.checks)
+        steps.process(forward)
+        if sum([band.process(forward.number) for band in self._spans]):
+            self._reprice()
 
     @capacity_decision
     def flush(self) -> int:
-        """Close holes of the ends as far as the compaction policy says. Returns the pages moved."""
+        """Close holes of the ends as far as the compaction policy says. Returns the pages moved.
+
+        No forward is waited for: a page that one may write stops the moves of its band, and what forwards may still
+        read is vacated. A band whose receive has not been published is left alone.
+        """
+        self._begin("flush")
         moved, policy = 0, self.policies.compaction
         try:
             for band in self.bands.values():
-                if isinstance(band, Band) and len(band.holes):
+                if isinstance(band, Band) and len(band.holes) and not self.usage.holds(band.grid.name):
                     limit = whole_answer(policy.moves(band.live, len(band.holes)), f"compaction {policy.name!r}")
-                    moved += compact(band, self.device, self.counters, limit=limit) if limit > 0 else 0
+                    moved += compact(band, self.counters, band.idle_moves(limit)) if limit > 0 else 0
         finally:  # where the policy fails for one band, another has moved
             if moved:
                 self._changed()
@@ -221,6 +248,7 @@ class Chain:
         kept, self._snapshot = self._snapshot, None
         verify_chain(self.bands, self.usable)
         invariant("chain.stale_snapshot", kept is None or kept == self.snapshot(), kept=kept, now=self._snapshot)
+        self.ledger.steps.verify()
         for minter in self.minters.values():
             minter.pool.verify()
 
@@ -233,12 +261,58 @@ class Chain:
         if arrangement is None:
             if not feasible(snapshot, counts):
                 return self._refusal(counts)
-            arrangement = first_plan(snapshot, counts, self._place)
-            if arrangement is None:
-                fail("chain.feasible_without_a_plan", counts=counts, snapshot=snapshot)
-            realize(self.bands, snapshot, arrangement, self.device, self.counters)
-        invariant("chain.nothing_pends", arrangement.waits is Waits.NOTHING, arrangement=arrangement)
+            arrangement = self._first_plan(snapshot, counts)
+            waits = arrangement.waits
+            if waits is not Waits.NOTHING or self.ledger.steps.reading:
+                self._recover(waits)
+                snapshot = self.snapshot()
+                arrangement = self._first_plan(snapshot, counts)
+            try:
+                realize(self.bands, snapshot, arrangement, self.counters)
+            finally:
+                if waits is Waits.TRANSFERS:
+                    self.usage.lower()
         return arrangement
+
+    def _first_plan(self, snapshot: ChainSnapshot, counts: tuple[int, ...]) -> Arrangement:
+        """The least rearrangement of a chain in which the demand is feasible."""
+        arrangement = first_plan(snapshot, counts, self._place)
+        if arrangement is None:
+            fail("chain.feasible_without_a_plan", counts=counts, snapshot=snapshot)
+        return arrangement
+
+    def _recover(self, waits: Waits) -> None:
+        """Wait for all that may touch pages: the host for transfers first, then the allocator's stream for forwards."""
+        if waits is Waits.TRANSFERS:
+            self.usage.wait_for_all()
+            self.usage.lift()
+        newest = self.ledger.steps.recorded
+        self.ledger.settle(newest)
+        for band in self._spans:
+            band.process(newest)
+        self._reprice()
+
+    def _under_transfers(self) -> tuple[tuple[range, ...], tuple[BandShot, ...] | None]:
+        """The bytes outside the spans that a use keeps; and the bands once the host has waited for every such use."""
+        kept = []
+        for band in self._spans:
+            unit = band.grid.unit_bytes
+            kept += [
+                range(page * unit, (page + 1) * unit)
+                for page in band.still.reserved_outside(band.start, band.stop).tolist()
+            ]
+        kept.sort(key=lambda held: held.start)
+        if not self.usage.may_wait:
+            return tuple(kept), None
+        released = [band.shot() if isinstance(band, IdBand) else band.released_shot() for band in self.bands.values()]
+        return tuple(kept), tuple(released)
+
+    def _begin(self, what: str) -> None:
+        """An operation of the allocator begins; none does between the launch of a forward and its recording."""
+        ledger = self.ledger
+        if ledger.steps.is_open:
+            fail("forwards.change_before_record", asked=what, launched=ledger.steps.launched)
+        ledger.timeline.waited = False
 
     def _place(self, lowest: int, highest: int) -> int:
         """Where the policy puts an empty float."""
@@ -275,10 +349,10 @@ class Chain:
         self._answers.clear()
 
 
-def _open_band(grid: Grid, policies: Policies) -> AnyBand:
+def _open_band(grid: Grid, policies: Policies, ledger: Ledger) -> AnyBand:
     """An empty band; its hole order sees the end it is anchored to, and the low one for a float."""
     ids = UnitIds(grid.id_count, grid.page_count, grid.sink_page)
     if not grid.unit_bytes:
         return IdBand(grid, ids)
     holes = policies.hole_order.open(grid.page_count, grid.end or LOW)
-    return FloatBand(grid, ids, holes) if grid.end is None else Band(grid, ids, holes)
+    return FloatBand(grid, ids, holes, ledger) if grid.end is None else Band(grid, ids, holes, ledger)

@@ -16,16 +16,16 @@ from kvarena.terms.ports import HIGH, LOW, IntArray
 from kvarena.terms.units import format_bytes
 
 WIDTH = 78
-SINK, LIVE, HOLE, FIXED, GAP = "x", "#", "o", "@", "."
-LEGEND = {LIVE: "live", FIXED: "fixed", HOLE: "hole", GAP: "gap", SINK: "sink"}
+SINK, LIVE, HOLE, PENDING, FIXED, GAP = "x", "#", "o", "~", "@", "."
+LEGEND = {LIVE: "live", FIXED: "fixed", PENDING: "pending", HOLE: "hole", GAP: "gap", SINK: "sink"}
 """What a cell of the picture shows. Where two fill a cell alike, the rarer one is drawn: see ``cells``."""
 
 
 def stats(chain: Chain) -> Mapping[str, Mapping[str, int]]:
     """Exact counts per sub-pool, in units.
 
-    Always: live + holes + pending + vacated + reserved == span. ``fixed``: pages that may not move, live ones and
-    the ``reserved`` ones, which have no id. ``moves`` and ``refusals`` count since the chain was laid out: pages
+    Always: live + holes + pending + vacated + reserved == span. ``fixed``: pages that may not move, with an id or
+    without. ``moves`` and ``refusals`` count since the chain was laid out: pages
     moved, and refused takes that asked for this sub-pool. ``ids_free``: how many more ids can be bound.
     """
     moved, refused = chain.counters.moved_by, chain.counters.refused_by
@@ -37,7 +37,7 @@ def stats(chain: Chain) -> Mapping[str, Mapping[str, int]]:
             "vacated": shot.vacated,
             "reserved": shot.reserved,
             "span": shot.stop - shot.start,
-            "fixed": shot.reserved + (0 if isinstance(band, IdBand) else len(band.fixed)),
+            "fixed": 0 if isinstance(band, IdBand) else len(band.still.immovable),
             "ids_free": shot.ids_free,
             "unit_bytes": shot.unit_bytes,
             "moves": moved.get(name, 0),
@@ -67,7 +67,7 @@ def picture(chain: Chain, width: int = WIDTH) -> str:
 
 def cells(chain: Chain, edges: IntArray) -> Mapping[str, IntArray]:
     """The bytes of each sign between every two edges; of equal shares the first in the order given is drawn."""
-    holes, fixed, live = (np.zeros(len(edges) - 1, dtype=np.int64) for _ in range(3))
+    holes, waiting, fixed, live = (np.zeros(len(edges) - 1, dtype=np.int64) for _ in range(4))
     inside = np.clip(edges, chain.usable.start, chain.usable.stop)
     sinks = _steps(edges) - _steps(inside)
     gaps = _steps(inside)
@@ -75,13 +75,17 @@ def cells(chain: Chain, edges: IntArray) -> Mapping[str, IntArray]:
         unit = band.grid.unit_bytes
         owners = band.ids.owners_of(slice(band.start, band.stop))
         own = _steps(np.clip(edges, band.start * unit, band.stop * unit))
-        free = _bytes_between(edges, (owners == UNOWNED).nonzero()[0] + band.start, unit)
-        kept = _bytes_between(edges, band.fixed, unit)
+        unowned = (owners == UNOWNED).nonzero()[0] + band.start
+        late = np.sort(np.concatenate((band.pending.pages(), band.vacated.pages())))
+        still = np.setdiff1d(band.still.immovable, band.still.reserved_outside(band.start, band.stop))
+        free = _bytes_between(edges, np.setdiff1d(unowned, np.concatenate((late, still))), unit)
+        late_bytes, kept = _bytes_between(edges, late, unit), _bytes_between(edges, still, unit)
         holes += free
+        waiting += late_bytes
         fixed += kept
-        live += own - free - kept
+        live += own - free - late_bytes - kept
         gaps -= own
-    return {FIXED: fixed, HOLE: holes, LIVE: live, SINK: sinks, GAP: gaps}
+    return {FIXED: fixed, PENDING: waiting, HOLE: holes, LIVE: live, SINK: sinks, GAP: gaps}
 
 
 def ruler(chain: Chain, width: int = WIDTH) -> str:

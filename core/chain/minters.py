@@ -7,12 +7,13 @@ import numpy as np
 
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import IdPool, within
-from kvarena.chain.relief import AnyBand, take_pages
+from kvarena.chain.relief import AnyBand, actors_of, hand_out, take_pages
+from kvarena.ledger.clearance import Actor
 from kvarena.planning.plan import Plan
 from kvarena.planning.pricing import Arrangement
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import Device, IntArray
+from kvarena.terms.ports import IntArray
 
 
 class NewPages(NamedTuple):
@@ -39,7 +40,6 @@ class Minter:
         self.owner, self.others = bands[-1], bands[:-1]
         self._loose = np.zeros(pool.count, dtype=np.bool_)  # out, and not bound by the owner
         self._holes = [band.holes for band in bands if not isinstance(band, IdBand)]
-        self._parts = [(band.grid.name, band, band.grid.unit_bytes * band.grid.zero_on_take) for band in bands]
 
     def mint(self, count: int) -> IntArray | None:
         """Ids that nobody holds; None if fewer are free."""
@@ -99,27 +99,24 @@ class Minter:
                 return False
         return True
 
-    def take_holes(self, count: int, device: Device) -> NewPages:
+    def take_holes(self, count: int, actor: Actor) -> NewPages:
         """Mint ids and bind them in every band, to holes: no span changes. They fit, by ``fit_in_holes``."""
         ids = self.pool.mint(count)
         pages: dict[str, IntArray] = {}
         try:
-            for name, band, zeroed_bytes in self._parts:
-                pages[name] = taken = band.reuse(ids)
-                if zeroed_bytes:
-                    device.zero_pages(zeroed_bytes, taken)
+            for band in self.bands:
+                pages[band.grid.name] = taken = band.reuse(ids)
+                hand_out(band, taken, actors_of(band, actor))
         except BaseException:
             self._take_back(ids)
             raise
         return NewPages(ids, pages)
 
-    def take_placed(
-        self, count: int, arrangement: Arrangement, bands: Mapping[str, AnyBand], device: Device
-    ) -> NewPages:
+    def take_placed(self, count: int, arrangement: Arrangement, bands: Mapping[str, AnyBand], actor: Actor) -> NewPages:
         """Mint ids and bind them in every band, where the arrangement says; what it moves has moved."""
         ids = self.pool.mint(count)
         try:
-            return NewPages(ids, take_pages(bands, arrangement, dict.fromkeys(self.names, ids), device))
+            return NewPages(ids, take_pages(bands, arrangement, dict.fromkeys(self.names, ids), actor))
         except BaseException:
             self._take_back(ids)
             raise

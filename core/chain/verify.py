@@ -23,7 +23,7 @@ def verify_chain(bands: Mapping[str, AnyBand], usable: range) -> None:
         low, high = band.start * unit, band.stop * unit
         invariant("chain.spans_in_order", edge <= low, sub_pool=name, low=low, left_neighbour_ends=edge)
         gaps += low - edge
-        held += (band.live + len(band.holes)) * unit
+        held += (band.stop - band.start) * unit
         edge = high
     invariant("chain.span_above_the_arena", edge <= usable.stop, edge=edge, top=usable.stop)
     total = held + gaps + usable.stop - edge

@@ -5,15 +5,13 @@ from collections.abc import Callable
 import attrs
 
 from kvarena.planning.demand import decode_demand
+from kvarena.planning.mirroring import ID_BYTES, mirror_shape
 from kvarena.planning.packing import check_countable, packs
 from kvarena.planning.plan import Plan
 from kvarena.terms.errors import PlanError
 from kvarena.terms.units import ceil_div, format_bytes
 
 DEFAULT_CONTEXT_TOKENS = 32768
-
-ID_BYTES = 4
-"""Bytes of one id in a device mirror (int32)."""
 
 
 @attrs.frozen
@@ -24,7 +22,8 @@ class Limits:
     ``slots_per_request``: state slots of a running request (2 where checkpoints are tracked in a spare).
     ``scratch_slots_per_request``: state slots outside the arena for drafts, one set more than requests run.
     ``row_bytes``: request-scoped device memory that plugins register. ``mirrors``: charge the device's
-    copies of the id maps and request rows; a device without bytes has none.
+    copies of the id maps and request rows; a device without bytes has none. ``in_flight``: the most forwards that are
+    launched and not processed, each of which has an update of the mirrors staged.
     """
 
     context_tokens: int = attrs.field(default=DEFAULT_CONTEXT_TOKENS, validator=attrs.validators.ge(1))
@@ -35,6 +34,7 @@ class Limits:
     scratch_slots_per_request: int = 0
     row_bytes: int = 0
     mirrors: bool = True
+    in_flight: int = 0
 
 
 def most(holds: Callable[[int], bool], limit: int) -> int:
@@ -73,18 +73,18 @@ class Charges:
 
     def fixed(self, running: int, arena_bytes: int) -> dict[str, int]:
         """The bytes beside the arena when so many requests run and the arena is so large."""
-        slots = self.plan.slots
-        rows = running + 1
-        row_ids = (self.row_pages if self.plan.token_pools else 0) + (self.limits.slots_per_request if slots else 0)
-        ids = len(self.plan.token_pools) * self.plan.owner_ids(arena_bytes)
-        if slots:
-            ids += arena_bytes // slots.unit_bytes
-        mirrors = ID_BYTES if self.limits.mirrors else 0
+        slots, limits = self.plan.slots, self.limits
+        shape = mirror_shape(
+            self.plan, arena_bytes=arena_bytes, running=running, row_pages=self.row_pages,
+            slots_per_request=limits.slots_per_request, in_flight=limits.in_flight,
+        )  # fmt: skip
+        mirrors = ID_BYTES if limits.mirrors else 0
         return {
-            "request rows": rows * row_ids * mirrors,
-            "id maps": ids * mirrors,
+            "request rows": shape.row_entries * mirrors,
+            "id maps": shape.map_entries * mirrors,
+            "map updates": shape.staging_bytes if limits.mirrors else 0,
             "draft scratch": self.scratch_slots(running) * (slots.unit_bytes if slots else 0),
-            "request state": rows * self.limits.row_bytes,
+            "request state": shape.rows * limits.row_bytes,
         }
 
     def arena(self, running: int) -> int:
@@ -99,7 +99,7 @@ class Charges:
         A hole order that keeps more than two bytes a page takes that in addition.
         """
         ids = self.plan.owner_ids(arena_bytes)
-        columns = 11 + len(self.plan.sub_pools)
+        columns = 15 + len(self.plan.sub_pools)
         total = running * (self.row_pages + self.limits.slots_per_request + columns) * 8
         for pool in self.plan.sub_pools:
             pages = arena_bytes // pool.unit_bytes if pool.unit_bytes else ids

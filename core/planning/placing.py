@@ -41,7 +41,7 @@ The cost is what the form moves at most, in bytes, and one more; 0 where nothing
 
 
 def in_place(shot: BandShot, count: int, top: int) -> Shape | None:
-    """The band where it is, with what holes and pending pages lack added at a frontier; None if it holds nothing.
+    """The band where it is, with what its free pages lack added at a frontier; None if it holds nothing.
 
     A float that holds nothing has no place yet: its first page may be anywhere. An empty end begins at its anchor.
     """
@@ -49,7 +49,7 @@ def in_place(shot: BandShot, count: int, top: int) -> Shape | None:
     if not unit:
         return None
     if live or pending or vacated or reserved:
-        growth = count - holes - pending
+        growth = count - holes - pending - vacated
         if growth < 0:
             growth = 0
         length = stop - start + growth

@@ -3,13 +3,13 @@
 A *demand* is a tuple of units per sub-pool in chain order. Three steps of rearrangement, each reaching all
 that the one before it reaches:
 
-    NO_MOVE     holes are reused, then pending pages, then each span extends at its frontiers
+    NO_MOVE     holes are reused, then vacated, then pending pages, then each span extends at its frontiers
     FLUSH_ENDS  the ends may be packed first, around their fixed pages
     RELAYOUT    floats may be relocated as well, as packed blocks that cover their fixed pages
 
 and three waits, likewise:
 
-    NOTHING     NO_MOVE as the chain is; a take settles only the pending batches that its holes do not cover
+    NOTHING     NO_MOVE as the chain is; a take waits for the vacated and pending pages that it needs
     SETTLE      recovery: pending and vacated pages are holes; every step
     TRANSFERS   the host waits for transfers: their pages may move, and nothing is kept; every step
 
@@ -281,7 +281,7 @@ def _places(snapshot: ChainSnapshot, limits: _Limits, place: Place) -> tuple[Pla
                 start = _wish(shot, shape, (lowest, highest), (edge, limit), place)
                 start = nearest(start, shape[1], unit, kept) if kept else start
         stop = start + shape[1]
-        settles = shot.pending and max(0, min(count - shot.holes, shot.pending))
+        settles = shot.pending and max(0, min(count - shot.holes - shot.vacated, shot.pending))
         places.append(_new(Placing, (shot.name, shape[0], start, stop, settles)))
         edge = stop * unit
     return tuple(places)

@@ -57,8 +57,8 @@ class Sizing:
 
     @property
     def mirror_bytes(self) -> int:
-        """The bytes of the device's copies of maps and request rows."""
-        return self.fixed["id maps"] + self.fixed["request rows"]
+        """The bytes of the device's copies of maps and request rows, and of their updates."""
+        return self.fixed["id maps"] + self.fixed["request rows"] + self.fixed["map updates"]
 
 
 def size_plan(plan: Plan, budget_bytes: int, limits: Limits | None = None) -> Sizing:

@@ -12,9 +12,10 @@ class BandShot(NamedTuple):
 
     ``end`` is None for a float. An anchored end's outer page (``start`` if low, ``stop`` if high) is where it
     begins, also when it is empty. ``ids_free``: how many more ids can be bound. ``pending``: pages freed under a
-    forward, free for every question. ``vacated``: old places of moved pages that a reader may still read; a hole
-    once the readers are waited for. ``reserved``: pages that may not be handed out and have no id. ``fixed_start``
-    to ``fixed_stop`` covers every page that may not move, with or without an id; the two are equal where none is.
+    forward, free for every question. ``vacated``: old places of moved pages that a forward may still read: free
+    for every question too, once it is waited for. ``reserved``: pages that may not be handed out and have no id.
+    ``fixed_start`` to ``fixed_stop`` covers every page that may not move, with or without an id; the two are equal
+    where none is.
     """
 
     name: str

@@ -76,6 +76,13 @@ class Retirement:
         else:
             np.add.at(table.retired[self.column], retired.rows, 1)
 
+    def kept(self, length: int, count: int) -> IntArray:
+        """Of a row's first ``count`` pages, those that a query at this length still needs."""
+        if self.in_order:
+            return np.arange(min(int(self.paging.pages(self._floor(np.array([length])))[0]), count), count)
+        gone = self._whole(length)
+        return np.array([page for page in range(count) if page not in gone], dtype=np.int64)
+
     def due(self, table: RequestTable, rows: IntArray) -> IntArray | int:
         """The least present length at which another page of each row retires; 0 where it is not known."""
         if not self.in_order:

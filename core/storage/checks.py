@@ -6,8 +6,10 @@ from typing import Protocol
 import numpy as np
 
 from kvarena.chain.chain import Chain
+from kvarena.storage.copies import Copies
 from kvarena.storage.ownership import Ownership
 from kvarena.storage.requests import RequestTable
+from kvarena.storage.transfers import Transfers
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.events import event_log
 from kvarena.terms.invariants import STRICT, broken, invariant
@@ -21,14 +23,18 @@ class Kept(Protocol):
     chain: Chain
     requests: RequestTable
     ownership: Ownership
+    copies: Copies
+    transfers: Transfers
 
 
 def check_idle(storage: Kept) -> tuple[str, ...]:
     """What is wrong with a storage in which nothing runs: no request holds a row, none is about to.
 
-    Looks for rows still open, pages that live and are nobody's, ids that are out and bound nowhere, sums and maps
-    that do not hold, a kept snapshot that is stale. Pages that were handed over are their new owner's, a cache's
-    say: they are counted beside the leaked ones, and are no leak. Reads whole maps, so call it when there is time.
+    Looks for rows still open; forwards that were not processed; copies and transfers that are not over (their pages are
+    held, not leaked); uses of pages that are nobody's; pages that live and are nobody's; ids that are out and bound
+    nowhere; sums and maps that do not hold; a kept snapshot that is stale. Pages that were handed over are their new
+    owner's, a cache's say: they are counted beside the leaked ones, and are no leak. Reads whole maps, so call it when
+    there is time.
 
     Returns:
         A sentence for each finding, all of them logged; none at check level 0, where nothing is looked at.
@@ -66,6 +72,7 @@ def _findings(storage: Kept) -> Iterator[str]:
     rows = requests.open_rows().tolist()
     if rows:
         yield broken("storage.row_open_at_idle", rows=rows, lengths=requests.lengths[rows].tolist())
+    yield from _under_way(storage)
     leaks = [*_leaked_pages(storage), *_leaked_ids(chain)]
     yield from leaks
     sums: list[Callable[[], None]] = [chain.verify, requests.verify]
@@ -76,6 +83,22 @@ def _findings(storage: Kept) -> Iterator[str]:
             verify()
         except InvariantError as error:
             yield str(error)
+
+
+def _under_way(storage: Kept) -> Iterator[str]:
+    """Work that nobody has said is over, and what it holds."""
+    ledger = storage.chain.ledger
+    if ledger.steps.launched != ledger.steps.processed:
+        yield broken("storage.forward_in_flight_at_idle", steps=ledger.steps)
+    for copy in storage.copies.under_way():
+        yield broken("storage.copy_open_at_idle", copy=str(copy))
+    for transfer in storage.transfers.under_way():
+        held = {name: len(ids) for name, ids in transfer.ids.items()}
+        yield broken("storage.transfer_open_at_idle", transfer=str(transfer), held=held)
+    known = [copy.use for copy in storage.copies.under_way()] + [one.use for one in storage.transfers.under_way()]
+    for use in ledger.uses:
+        if use not in known:
+            yield broken("storage.use_open_at_idle", use=str(use))
 
 
 def _leaked_pages(storage: Kept) -> Iterator[str]:

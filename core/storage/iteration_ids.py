@@ -72,7 +72,10 @@ class IterationIds:
     ``lengths`` have shape (rows,). A *physical token* is page * page_tokens + place in the page.
     """
 
-    def __init__(self, maps: Maps, rows: IntArray, starts: IntArray, lengths: IntArray) -> None:
+    def __init__(
+        self, maps: Maps, rows: IntArray, starts: IntArray, lengths: IntArray, *, to_the_end: bool = True
+    ) -> None:
+        """``to_the_end``: the new tokens are the last that each row has pages for, and none of them has retired."""
         self.rows = rows
         self.starts = starts
         self.lengths = lengths
@@ -81,7 +84,14 @@ class IterationIds:
         self._epoch = maps.chain.epoch
         self._tables: Tables | None = None
         self._writes: tuple[IntArray, IntArray] | None = None
+        self._touched: IntArray | None = None
+        self._slots: IntArray | None = None
         self._pages: dict[str, IntArray] = {}
+        self._to_the_end = to_the_end
+
+    def check_present(self) -> None:
+        """Stop where pages were taken, freed or moved since the step, or a row left it."""
+        self._maps.check_epoch(self._epoch, "all")
 
     @property
     def tables(self) -> Tables:
@@ -99,7 +109,9 @@ class IterationIds:
         if maps.slots_name is None:
             return None
         maps.check_epoch(self._epoch, maps.slots_name)
-        return maps.chain.pages(maps.slots_name, maps.table.slots[self.rows])
+        if self._slots is None:
+            self._slots = maps.chain.pages(maps.slots_name, maps.table.slots[self.rows])
+        return self._slots
 
     def write_positions(self) -> tuple[IntArray, IntArray]:
         """For each new token, row-major: the index into ``rows`` and the position in its sequence."""
@@ -112,6 +124,21 @@ class IterationIds:
         if known is None:
             known = self._pages[name] = self._maps.pages(name, self._written()[0], self._epoch)
         return known
+
+    def written_pages(self, name: str) -> IntArray:
+        """The physical pages of this sub-pool in which new tokens lie; one may stand more than once."""
+        known = self._pages.get(name)
+        if known is not None:
+            return known
+        if self._touched is None:
+            if self._are_single():
+                self._touched = self._written()[0]
+            else:
+                table, paging = self._maps.table, self._maps.paging
+                first = paging.pages(self.starts)
+                counts = (paging.covering(self.lengths) - first) * (self.lengths > self.starts)
+                self._touched = table.flat[spread(self.rows * table.pages_per_row + first, counts, counts.cumsum())]
+        return self._maps.pages(name, self._touched, self._epoch)
 
     def write_offsets(self) -> IntArray:
         """The place of each new token inside its page, row-major, the same in every sub-pool."""
@@ -135,15 +162,20 @@ class IterationIds:
         """The virtual page and the offset of each new token, row-major: the same in every sub-pool."""
         if self._writes is None:
             maps, table, rows = self._maps, self._maps.table, self.rows
-            counts = self.lengths - self.starts
             if not maps.names:
                 nothing = np.empty(0, dtype=np.int64)
                 self._writes = nothing, nothing
-            elif counts.tobytes() == table.ones[: len(rows)].tobytes():  # each writes one token, into its last page
+            elif self._are_single():  # each writes one token, into its last page
                 self._writes = table.tails[rows], maps.paging.offsets(self.starts)
             else:  # a row has whole pages, so its tokens can be numbered through all rows
                 first = rows * (table.pages_per_row * self.page_tokens)
                 first += self.starts
+                counts = self.lengths - self.starts
                 tokens = spread(first, counts, counts.cumsum())
                 self._writes = table.flat[maps.paging.pages(tokens)], maps.paging.offsets(tokens)
         return self._writes
+
+    def _are_single(self) -> bool:
+        """Whether each row has one new token, in its last page."""
+        ones: IntArray = self._maps.table.ones
+        return self._to_the_end and (self.lengths - self.starts).tobytes() == ones[: len(self.rows)].tobytes()

@@ -65,6 +65,8 @@ class Ownership:
         table, size = self._maps.table, self._maps.paging.tokens
         tokens = whole(tokens, "ownership.hand_over: tokens")
         invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row)
+        if table.away.count:
+            table.away.check_none(np.array([row]), asked_by="ownership.hand_over", drafting=True)
         stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
         invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
         invariant("storage.hand_over_beyond_the_row", 0 <= tokens <= length, tokens=tokens, length=length)
@@ -107,6 +109,8 @@ class Ownership:
         table, size = self._maps.table, self._maps.paging.tokens
         pieces = list(pieces)
         invariant("storage.free_of_free_row", table.is_open(np.array([row])), row=row)
+        if table.away.count:
+            table.away.check_none(np.array([row]), asked_by="ownership.free_rows")
         invariant("storage.free_of_rows_with_gaps", all(piece.step == 1 for piece in pieces), row=row, pieces=pieces)
         merged = merge(pieces)
         if not merged:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from kvarena.bands.unit_ids import within
+from kvarena.storage.away import Away
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 
@@ -21,7 +22,9 @@ class RequestTable:
 
     Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``handed`` in pages, ``tails`` the id of the last page,
     ``due`` the new length at which the row must be looked at, ``slots_held`` its state slots. By sub-pool and row:
-    ``retired``, pages that were freed before the end. ``ones`` is as long.
+    ``retired``, pages that were freed before the end. ``ones`` is as long. ``away``: the rows that do not simply step.
+    For a mirror: where lists are put there,
+    ``changed`` gets the places of ``flat`` that changed, ``slots_changed`` the rows whose slots did.
     """
 
     def __init__(self, row_count: int, pages_per_row: int, *, pools: int, slots_per_row: int) -> None:
@@ -35,6 +38,11 @@ class RequestTable:
         self.looked_at, self.due, self.slots_held = self._columns[4:7]
         self.retired = self._columns[7:]
         self.any_handed = False
+        self.away = Away(row_count)
+        self.changed: list[IntArray] | None = None
+        self.slots_changed: list[IntArray] | None = None
+        self._fresh = np.zeros(row_count, dtype=bool)
+        self._any_fresh = False
         self.ones = np.ones(row_count, dtype=np.int64)
         self._free = list(range(row_count - 1, -1, -1))
         self._open = np.zeros(row_count, dtype=bool)
@@ -67,8 +75,15 @@ class RequestTable:
         """Take so many free rows; there must be as many."""
         invariant("requests.open_without_row", count <= len(self._free), asked=count, free=len(self._free))
         rows = np.array([self._free.pop() for _ in range(count)], dtype=np.int64)
-        self._open[rows] = True
+        self._open[rows] = self._fresh[rows] = self._any_fresh = True
         return rows
+
+    def give_slots(self, rows: IntArray, ids: IntArray) -> None:
+        """These rows, just opened, have these state slots, shape (rows, slots of one)."""
+        self.slots[rows] = ids
+        self.slots_held[rows] = self.slots.shape[1]
+        if self.slots_changed is not None:
+            self.slots_changed.append(rows)
 
     def close(self, rows: IntArray) -> None:
         """Forget rows whose units have all been freed."""
@@ -76,12 +91,19 @@ class RequestTable:
         for row, count in zip(rows.tolist(), self.page_counts[rows].tolist(), strict=True):
             flat[row * width : row * width + count] = UNBOUND
             self._free.append(row)
+            if self.changed is not None:
+                self.changed.append(np.arange(row * width, row * width + count))
+        if self.slots_changed is not None:
+            self.slots_changed.append(rows.copy())
+        self.away.close(rows)
         self._columns[:, rows] = 0
         self.slots[rows] = UNBOUND
-        self._open[rows] = False
+        self._open[rows] = self._fresh[rows] = False
 
     def shorten(self, row: int, page_count: int, length: int) -> None:
         """A row's last pages are gone; it is looked at in its next step."""
+        if self.changed is not None:
+            self.changed.append(row * self.pages_per_row + np.arange(page_count, self.page_counts[row]))
         self.pages[row, page_count : self.page_counts[row]] = UNBOUND
         self.page_counts[row], self.lengths[row], self.due[row] = page_count, length, 0
         self.tails[row] = self.pages[row, page_count - 1] if page_count else 0
@@ -102,6 +124,20 @@ class RequestTable:
         ]
         return np.concatenate(spans)
 
+    # -- rows handed out
+
+    def take_fresh(self) -> IntArray | None:
+        """The open rows that were handed out since the last call; None where there is none."""
+        if not self._any_fresh:
+            return None
+        rows = np.flatnonzero(self._fresh)
+        self._fresh[rows] = self._any_fresh = False
+        return rows if len(rows) else None
+
+    def not_fresh(self, row: int) -> None:
+        """The row was written whole: it is not among those just handed out."""
+        self._fresh[row] = False
+
     def verify(self) -> None:
         """A row is open or free; a free one holds nothing, an open one has ids for as many places as it holds pages."""
         invariant(
@@ -117,3 +153,4 @@ class RequestTable:
         invariant(
             "requests.handed_more_than_it_has", (self.handed <= self.page_counts).all(), handed=self.handed.tolist()
         )
+        self.away.verify(self.lengths)

@@ -6,14 +6,22 @@ import numpy as np
 
 from kvarena.chain import describe as descriptions
 from kvarena.chain.chain import Chain
+from kvarena.planning.mirroring import mirror_shape
 from kvarena.planning.plan import Plan
 from kvarena.planning.sizing import Sizing, size_plan
-from kvarena.storage.advance import never_retires, retirements, spread
+from kvarena.storage.advance import retirements
 from kvarena.storage.checks import check_lengths
+from kvarena.storage.copies import Copies
+from kvarena.storage.drafts import Drafts
+from kvarena.storage.forwards import Forwards, Reset
+from kvarena.storage.growth import Growth
 from kvarena.storage.iteration_ids import IterationIds, Maps
+from kvarena.storage.lanes import Lanes
+from kvarena.storage.mirrors import Mirrors
 from kvarena.storage.ownership import Ownership
 from kvarena.storage.requests import UNBOUND, RequestTable
 from kvarena.storage.routed import Routed, views_of
+from kvarena.storage.transfers import Transfers
 from kvarena.terms.answers import Refused
 from kvarena.terms.doors import line, whole
 from kvarena.terms.errors import KvarenaError
@@ -35,6 +43,8 @@ class Storage:
                        2. step   rows that fell out of a window are freed, then pages for the new length taken.
                        3. close  everything it still owns comes back. ``ownership`` has what may change hands.
     Opens, steps and closes are batched: retirement always applies; the takes of a batch succeed or change nothing.
+    Work on the pages has rooms of its own: ``forwards``, ``drafts``, ``copies``, ``transfers``; ``mirrors`` is what
+    kernels read of the maps, None where there is none.
     Always:  what the rows own of a sub-pool + what was handed over == what is live in its band (``verify``)
     """
 
@@ -42,15 +52,11 @@ class Storage:
         self.plan = plan
         self.sizing = sizing
         self.device = device
-        self.chain, self.requests = books(sizing)
         self._books = books
         self._retirements = retirements(plan)
-        self._maps = Maps(self.chain, self.requests)
-        self.ownership = Ownership(self._maps, self._retirements)
-        self._retiring = tuple(pool for pool in self._retirements if not never_retires(pool))
-        self._owner_retires = any(pool.name == plan.owner for pool in self._retiring)
-        self._looks_back = any(not pool.in_order for pool in self._retiring)
-        self.at_release: list[Callable[[], None]] = []
+        self._resets: list[Reset] = []
+        self._furnish(sizing, *books(sizing))
+        self.at_release: list[Callable[[], object]] = []
         """Called when the storage is released, the last first (plugins that follow its life)."""
         self._released = False
 
@@ -79,8 +85,7 @@ class Storage:
         if isinstance(slots, Refused):
             return slots
         rows = table.open(count)
-        table.slots[rows] = slots.ids.reshape(count, table.slots.shape[1])
-        table.slots_held[rows] = table.slots.shape[1]
+        table.give_slots(rows, slots.ids.reshape(count, table.slots.shape[1]))
         return rows
 
     def step(self, rows: IntArray, lengths: IntArray) -> IterationIds | Refused:
@@ -104,10 +109,12 @@ class Storage:
             invariant("storage.used_after_release", not self._released)
             invariant("storage.step_of_free_row", table.is_open(rows), rows=rows)
             invariant("storage.step_repeats_a_row", table.are_distinct(rows), rows=rows)
+        if table.away.count:
+            table.away.check_none(rows, asked_by="storage.step")
         starts = table.lengths[rows]
         crossing = ((lengths >= table.due[rows]) | (lengths <= starts)).nonzero()[0]
         if len(crossing):
-            refused = self._cross(rows[crossing], starts[crossing], lengths[crossing])
+            refused = self._growth.advance(rows[crossing], starts[crossing], lengths[crossing])
             if refused is not None:
                 return refused
         table.lengths[rows] = lengths
@@ -128,7 +135,7 @@ class Storage:
         frees: dict[str, IntArray] = {}
         if self.plan.owner is not None:
             ids = table.own_ids(rows)
-            frees[self.plan.owner] = ids[ids != UNBOUND] if self._owner_retires else ids
+            frees[self.plan.owner] = ids[ids != UNBOUND] if self._growth.owner_retires else ids
         if self._maps.slots_name is not None:
             frees[self._maps.slots_name] = table.slots_of(rows)
         self.chain.free_all(frees)
@@ -136,13 +143,18 @@ class Storage:
 
     # -- what a runner reads
 
-    def translate(self, rows: IntArray) -> IterationIds:
-        """The physical ids of rows as they are: everything written can be read, nothing is to be written."""
+    def translate(self, rows: IntArray, starts: IntArray | None = None) -> IterationIds:
+        """The physical ids of rows as they are, to be read; the tokens from ``starts`` on are to be written again."""
         rows = line(rows, "storage.translate: rows").copy()
         invariant("storage.used_after_release", not self._released)
         invariant("storage.translate_of_free_row", self.requests.is_open(rows), rows=rows)
         lengths = self.requests.lengths[rows]
-        return IterationIds(self._maps, rows, lengths, lengths)
+        if starts is None:
+            return IterationIds(self._maps, rows, lengths, lengths)
+        starts = line(starts, "storage.translate: starts").copy()
+        inside = len(starts) == len(rows) and ((starts >= 0) & (starts <= lengths)).all()
+        invariant("storage.translate_beyond_the_row", inside, rows=rows, starts=starts, lengths=lengths)
+        return IterationIds(self._maps, rows, starts, lengths, to_the_end=False)
 
     def routed(self) -> Routed:
         """The views of every sub-pool, by layer and role; shared layers lead to the memory they read.
@@ -195,20 +207,16 @@ class Storage:
             budget = parse_bytes(budget_bytes if isinstance(budget_bytes, int) else str(budget_bytes))
         except ValueError as error:
             raise KvarenaError(f"storage.resize: {error}") from None
-        held, handed = len(self.requests.open_rows()), len(self.ownership.handed_over())
-        if held or handed:
-            what = f"{held} requests are open: close them" if held else f"{handed} pages are handed over: free them"
-            raise KvarenaError(f"{what} before the arena is resized")
+        self._check_unused()
         sizing = size_plan(self.plan, budget, self.sizing.limits)
         chain, requests = self._books(sizing)
+        self._lanes.drain()
         self.device.resize(sizing.arena_bytes)
         _log.info("storage_resized", arena_bytes=sizing.arena_bytes, rows=sizing.running, **sizing.units)
         self.chain.epoch += 1  # ids of steps before the resize are worth nothing
-        self.sizing, self.chain, self.requests = sizing, chain, requests
-        self._maps = Maps(self.chain, self.requests)
-        self.ownership = Ownership(self._maps, self._retirements)
+        self._furnish(sizing, chain, requests)
         for band in self.chain.bands.values():  # the new top holds whatever lay there; unbound ids read it
-            self.device.zero_pages(band.grid.unit_bytes, np.array([band.grid.sink_page]))
+            self.chain.ledger.timeline.zero_pages(band.grid.unit_bytes, np.array([band.grid.sink_page]))
 
     def release(self) -> None:
         """Give the arena back; nothing of this storage may be used afterwards. A second call does nothing."""
@@ -223,71 +231,48 @@ class Storage:
 
     # -- inside
 
-    def _cross(self, rows: IntArray, starts: IntArray, lengths: IntArray) -> Refused | None:
-        """Retire and take for the rows that reach a boundary in this step."""
-        table = self.requests
-        if np.count_nonzero(lengths < starts):
-            fail("storage.step_backwards", rows=rows, lengths=lengths)
-        if not self._retirements:
-            return None
-        stops = self._maps.paging.covering(lengths)
-        if stops.max() > table.pages_per_row:
-            raise KvarenaError(
-                f"a sequence of {int(lengths.max()):,} tokens is longer than the "
-                f"{table.pages_per_row * self._maps.paging.tokens:,} that a request row can hold; raise context_tokens"
-            )
-        for pool in self._retiring:
-            retired = pool.newly_retired(table, rows, starts)
-            if retired is not None:
-                self._retire(pool.name, retired.places)
-                pool.note(table, retired)
-        if self._looks_back:
-            table.looked_at[rows] = starts
-        refused = self._take(rows, stops)
-        if refused is not None:
-            return refused
-        due = self._maps.paging.starts(stops)
-        for pool in self._retiring:
-            due = np.minimum(due, pool.due(table, rows))
-        table.due[rows] = due + 1
-        return None
+    def _furnish(self, sizing: Sizing, chain: Chain, table: RequestTable) -> None:
+        """All that follows the sizing, made around a chain and a table."""
+        self.sizing, self.chain, self.requests = sizing, chain, table
+        maps = self._maps = Maps(chain, table)
+        self._growth = Growth(maps, self._retirements)
+        self._lanes = Lanes(chain.ledger)
+        self.ownership = Ownership(maps, self._retirements)
+        self.mirrors = self._open_mirrors()
+        self.forwards = Forwards(maps, self.mirrors, self._resets)
+        self.copies = Copies(maps, self._growth, self.forwards, self._lanes)
+        self.transfers = Transfers(maps, self._growth, self.forwards, self._lanes)
+        self.drafts = Drafts(maps, self._growth)
 
-    def _retire(self, name: str, places: IntArray) -> None:
-        """Free pages that a sub-pool needs no more; with the owner's, the ids come back."""
-        if not len(places):
-            return
-        ids = self.requests.flat[places]
-        if name == self.plan.owner:
-            self.chain.free_all({name: ids})
-            self.requests.flat[places] = UNBOUND
-        else:
-            self.chain.free(name, ids)
-
-    def _take(self, rows: IntArray, stops: IntArray) -> Refused | None:
-        """Append pages up to ``stops`` of them: one virtual id each, bound in every token sub-pool."""
-        table = self.requests
-        counts = table.page_counts[rows]
-        growing = (counts != stops).nonzero()[0]
-        if not len(growing):
+    def _open_mirrors(self) -> Mirrors | None:
+        """The device's copies of maps and rows, where they are charged and there is a device to hold them."""
+        limits = self.sizing.limits
+        if not (limits.mirrors and self.device.holds_bytes):
             return None
-        if len(growing) < len(rows):
-            rows, counts, stops = rows[growing], counts[growing], stops[growing]
-        wanted = stops - counts
-        ends = wanted.cumsum()
-        total = int(ends[-1])
-        taken = self.chain.take_new(self._retirements[-1].name, total)
-        if isinstance(taken, Refused):
-            return taken
-        places = rows * table.pages_per_row
-        places += counts
-        if total > len(rows):
-            table.tails[rows] = taken.ids[ends - 1]
-            places = spread(places, wanted, ends)
-        else:
-            table.tails[rows] = taken.ids
-        table.flat[places] = taken.ids
-        table.page_counts[rows] = stops
-        return None
+        shape = mirror_shape(
+            self.plan, arena_bytes=self.sizing.arena_bytes, running=len(self.requests),
+            row_pages=self.requests.pages_per_row, slots_per_request=limits.slots_per_request,
+            in_flight=limits.in_flight,
+        )  # fmt: skip
+        return Mirrors(self.chain, self.requests, shape)
+
+    def _check_unused(self) -> None:
+        """Nothing runs and nothing is held, so that the arena may be made anew.
+
+        Raises:
+            KvarenaError: something does; with the cure.
+        """
+        steps = self.chain.ledger.steps
+        for count, what in (
+            (len(self.requests.open_rows()), "requests are open: close them"),
+            (len(self.ownership.handed_over()), "pages are handed over: free them"),
+            (steps.launched - steps.processed, "forwards are in flight: process them"),
+            (len(self.copies), "host copies are under way: end them"),
+            (len(self.transfers), "transfers are under way: release them"),
+            (len(self.chain.ledger.uses), "uses of pages are open: end them"),
+        ):
+            if count:
+                raise KvarenaError(f"{count} {what} before the arena is resized")
 
     def __repr__(self) -> str:
         pools = ", ".join(f"{name} {count}" for name, count in self.sizing.units.items())

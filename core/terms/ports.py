@@ -1,11 +1,11 @@
-"""What core asks of the wings: a device that holds the bytes, and the policies that choose.
+"""What core asks of the wings: a device that holds the bytes and orders the work on them, and the policies that choose.
 
 Pages are numbered on a sub-pool's own grid over the whole arena: page p of a sub-pool with units of
 u bytes is bytes [p*u, (p+1)*u).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -41,19 +41,57 @@ class FieldView:
     pages: int
 
 
-@runtime_checkable
-class Device(Protocol):
-    """Where the arena's bytes live. All page lists are int64 arrays on the host."""
+class Stream(Protocol):
+    """Work in order: each piece begins after the one before it has ended."""
 
     name: str
-    holds_bytes: bool
+
+
+class Event(Protocol):
+    """A place in a stream's work."""
+
+    def done(self) -> bool:
+        """Whether all work before it has ended: for checks, and to skip a wait. Nothing decides by it."""
+        ...
+
+
+class Touch(NamedTuple):
+    """Pages that work on a stream reads or writes: on the grid of units of ``unit_bytes``, as data of ``kind``.
+
+    ``kind`` is the name of the sub-pool whose data it is.
+    """
+
+    unit_bytes: int
+    pages: IntArray
+    kind: str
+
+
+class Mirror(Protocol):
+    """A device's copy of host integers: int32, written by one packed update after another, read by kernels."""
+
+    size: int
+
+    def apply(self, stream: Stream, slot: int, positions: IntArray, values: IntArray) -> None:
+        """Write ``values`` at ``positions`` (none named twice) through staging slot ``slot``, on the stream.
+
+        The slot is filled at once: it may not be in use by an update that has not ended.
+        """
+        ...
+
+    def read(self, positions: IntArray) -> IntArray:
+        """What stands at these positions, any shape, as int64: for work that runs on the stream."""
+        ...
+
+
+class Memory(Protocol):
+    """The arena's bytes."""
 
     def reserve(self, arena_bytes: int) -> None:
         """Get the arena, zeroed. Called once, before anything else."""
         ...
 
     def resize(self, arena_bytes: int) -> None:
-        """Move the top of the arena, keeping its base address; new bytes are zero.
+        """Move the top of the arena, keeping its base address; new bytes are zero. No work is under way.
 
         Raises:
             KvarenaError: the device cannot reach that size without moving the base.
@@ -68,15 +106,86 @@ class Device(Protocol):
         """
         ...
 
-    def copy_pages(self, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
+    def close(self) -> None:
+        """Give the memory back, after all work has ended; views are invalid from here on."""
+        ...
+
+
+class Streams(Protocol):
+    """The order of the work on them."""
+
+    def current(self) -> Stream:
+        """The stream of the caller: for a device on the host, what it is given is done when the call returns."""
+        ...
+
+    def stream(self, name: str) -> Stream:
+        """A new stream; where ``has_streams`` is false, the current one."""
+        ...
+
+    def record(self, stream: Stream) -> Event:
+        """The place after all work that is on the stream now."""
+        ...
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Work that the stream is given from now on begins after the event; the caller does not wait."""
+        ...
+
+    def synchronize(self, event: Event) -> None:
+        """The caller waits until the event has come."""
+        ...
+
+    def run(self, stream: Stream, work: Callable[[], None], reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
+        """Put a forward, or a part of one, on the stream. ``reads`` and ``writes`` are told for devices that check."""
+        ...
+
+
+class Pages(Protocol):
+    """Work on whole units of the arena."""
+
+    def copy_pages(self, stream: Stream, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
         """Copy whole units; no target is also a later source of the same call."""
         ...
 
-    def zero_pages(self, unit_bytes: int, pages: IntArray) -> None: ...
-
-    def close(self) -> None:
-        """Give the memory back; views are invalid from here on."""
+    def zero_pages(self, stream: Stream, unit_bytes: int, pages: IntArray) -> None:
+        """Write zeros over whole units."""
         ...
+
+    def warm(self, units_bytes: Sequence[int]) -> None:
+        """Make ready what copies of units of these sizes need, so that no later one compiles or allocates."""
+        ...
+
+
+class Beside(Protocol):
+    """What lies beside the arena: mirrors on the device, memory of the host, and the copies between."""
+
+    def mirror(self, size: int, slots: int, slot_entries: int) -> Mirror:
+        """A mirror of ``size`` integers, all 0, with a staging ring of ``slots`` updates of ``slot_entries`` each."""
+        ...
+
+    def host_memory(self, unit_bytes: int, count: int) -> Any:
+        """Memory of the host that copies reach: uint8 of shape (count, unit_bytes), zero."""
+        ...
+
+    def save(self, stream: Stream, pages: Touch, host: Any, places: IntArray) -> None:
+        """Copy pages of the arena to ``host[places]``."""
+        ...
+
+    def load(self, stream: Stream, host: Any, places: IntArray, pages: Touch) -> None:
+        """Copy ``host[places]`` to pages of the arena."""
+        ...
+
+
+@runtime_checkable
+class Device(Memory, Streams, Pages, Beside, Protocol):
+    """Where the arena's bytes live, and the streams that touch them. All page lists are int64 arrays on the host.
+
+    ``has_streams``: whether ``stream`` gives one that runs beside the caller. Work is queued in the order of the calls;
+    what a call names (page lists, staging) is read when it is called, the arena's bytes when the work's turn comes.
+    """
+
+    name: str
+    holds_bytes: bool
+    has_streams: bool
 
 
 class Holes(Protocol):

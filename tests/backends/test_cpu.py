@@ -4,6 +4,7 @@ import builtins
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def device_of(arena_bytes: int) -> CpuDevice:
     return device
 
 
-def raw(device: CpuDevice) -> np.ndarray:
+def raw(device: CpuDevice) -> Any:
     """The arena's bytes."""
     return device.view(FieldView("uint8", (), 1, 0, 1, device.arena_bytes)).numpy().reshape(-1)
 
@@ -90,12 +91,12 @@ def test_units_are_copied_whole_and_nothing_else_changes(unit: int) -> None:
     expected = arena.copy()
     for source, target in zip(sources, targets, strict=True):
         expected[target * unit : (target + 1) * unit] = arena[source * unit : (source + 1) * unit]
-    device.copy_pages(unit, sources, targets)
+    device.copy_pages(device.current(), unit, sources, targets)
     assert np.array_equal(arena, expected)
     zeroed = rng.permutation(count)[:9]
     for page in zeroed:
         expected[page * unit : (page + 1) * unit] = 0
-    device.zero_pages(unit, zeroed)
+    device.zero_pages(device.current(), unit, zeroed)
     assert np.array_equal(arena, expected)
 
 
@@ -106,7 +107,7 @@ def test_a_target_may_be_an_earlier_source(unit: int) -> None:
     arena = raw(device)
     arena[:] = np.random.default_rng(1).integers(0, 256, len(arena))
     before = arena.copy()
-    device.copy_pages(unit, np.arange(11, 150), np.arange(10, 149))
+    device.copy_pages(device.current(), unit, np.arange(11, 150), np.arange(10, 149))
     assert np.array_equal(arena[10 * unit : 149 * unit], before[11 * unit : 150 * unit])
 
 
@@ -147,11 +148,11 @@ def test_lists_are_copied_and_zeroed_like_a_plain_loop(
     expected = arena.copy()
     for source, target in pairs:
         expected[target * unit : (target + 1) * unit] = expected[source * unit : (source + 1) * unit]
-    device.copy_pages(unit, sources, targets)
+    device.copy_pages(device.current(), unit, sources, targets)
     assert np.array_equal(arena, expected)
     for target in targets:
         expected[target * unit : (target + 1) * unit] = 0
-    device.zero_pages(unit, targets)
+    device.zero_pages(device.current(), unit, targets)
     assert np.array_equal(arena, expected)
 
 
@@ -167,10 +168,10 @@ def test_long_scattered_lists_take_several_rounds(unit: int, count: int) -> None
     sources, targets = order[0 : 2 * count : 2], order[1 : 2 * count : 2]
     expected = arena.copy()
     expected[targets] = arena[sources]
-    device.copy_pages(unit, sources, targets)
+    device.copy_pages(device.current(), unit, sources, targets)
     assert np.array_equal(arena, expected)
     expected[sources] = 0
-    device.zero_pages(unit, sources)
+    device.zero_pages(device.current(), unit, sources)
     assert np.array_equal(arena, expected)
 
 
@@ -183,11 +184,11 @@ def test_a_page_outside_the_arena_is_caught_before_a_byte_changes(wrong: int) ->
     good, bad = np.array([0, 1]), np.array([2, wrong])
     for sources, targets in ((good, bad), (bad, good)):
         with pytest.raises(InvariantError, match=r"device\.pages_inside"):
-            device.copy_pages(64, sources, targets)
+            device.copy_pages(device.current(), 64, sources, targets)
     with pytest.raises(InvariantError, match=r"device\.pages_inside"):
-        device.zero_pages(64, bad)
+        device.zero_pages(device.current(), 64, bad)
     with pytest.raises(InvariantError, match=r"device\.copy_pairs"):
-        device.copy_pages(64, good, good[:1])
+        device.copy_pages(device.current(), 64, good, good[:1])
     assert (raw(device) == 5).all()
 
 
@@ -195,10 +196,10 @@ def test_nothing_to_do_is_fine() -> None:
     """No pages, or units without bytes."""
     device = device_of(64)
     none = np.empty(0, dtype=np.int64)
-    device.copy_pages(8, none, none)
-    device.zero_pages(8, none)
-    device.copy_pages(0, np.arange(3), np.arange(3))
-    device.zero_pages(0, np.arange(3))
+    device.copy_pages(device.current(), 8, none, none)
+    device.zero_pages(device.current(), 8, none)
+    device.copy_pages(device.current(), 0, np.arange(3), np.arange(3))
+    device.zero_pages(device.current(), 0, np.arange(3))
     assert not raw(device).any()
 
 

@@ -41,18 +41,3 @@ def test_a_band_without_bytes_passes_over_ids_that_it_does_not_have() -> None:
     some.ids.owners_of(slice(0, 2))[:] = [1, 0]
     with pytest.raises(InvariantError, match=r"unit_ids\.inverse"):
         some.verify()
-
-
-@pytest.mark.req("CMP-3")
-def test_what_has_no_page_is_neither_fixed_nor_loosened() -> None:
-    """Bound, unbound, or no id at all: it is named, and nothing changes."""
-    grid = Grid("ids", 0, None, 0, 4, 5, 4, 4, zero_on_take=False)
-    some = IdBand(grid, UnitIds(4, 5, 4))
-    some.take(ids(0, 1))
-    for act in (some.fix, some.unfix):
-        for wrong in (ids(0), ids(3), ids(-1), ids()):
-            with pytest.raises(InvariantError, match=r"^id_band\.fix_of_id_without_page: sub_pool='ids'"):
-                act(wrong)
-    assert some.live == 2
-    some.free(ids(0, 1))
-    some.verify()

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from chains import POLICIES, chain_of, planned, take_new
 
+from kvarena.backends.host import HostDevice
 from kvarena.bands.band import Band
 from kvarena.bands.float_band import FloatBand
 from kvarena.bands.grid import Grid
 from kvarena.bands.unit_ids import UnitIds
+from kvarena.ledger.ledger import Ledger
 from kvarena.policies.hole_order import Nearest
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.lifetimes import Full, State, Window
@@ -53,7 +55,7 @@ def test_a_hole_order_gives_as_many_pages_as_were_asked_for(end: End | None, ext
     """One that does not is named, with what it gave, and nobody is bound to a page of it."""
     grid = Grid("full", 8, end, 1, 39, 40, 39, 40, zero_on_take=True)
     kind = FloatBand if end is None else Band
-    some = kind(grid, UnitIds(40, 40, 39), Miscounting(extra).open(40, end or LOW))
+    some = kind(grid, UnitIds(40, 40, 39), Miscounting(extra).open(40, end or LOW), Ledger(HostDevice()))
     some.take(np.arange(8), *((12, 20) if end is None else (1, 9) if end is LOW else (31, 39)))
     some.free(some.ids.owners_of(np.sort(some.ids.pages_of(np.arange(8)))[2:6]))
     ids = np.array([10, 11])

@@ -330,7 +330,7 @@ def test_an_answer_is_remembered_until_something_changes(act: str, monkeypatch: 
     ids, loose = take_new(chain, "full", 40).ids, take_new(chain, "full", 1).ids
     chain.free("window-8", loose)
     chain.free_all({"full": ids[10:20]})
-    chain.fix("full", ids[5:6])
+    chain.usage.fix("full", ids[5:6])
     asked: list[object] = []
     answer = chain_module.feasible
     monkeypatch.setattr(chain_module, "feasible", lambda *args: asked.append(args) or answer(*args))
@@ -342,8 +342,8 @@ def test_an_answer_is_remembered_until_something_changes(act: str, monkeypatch: 
         "take new": lambda: take_new(chain, "full", 5),
         "free": lambda: chain.free("window-8", ids[:5]),
         "free all": lambda: chain.free_all({"full": ids[:5]}),
-        "fix": lambda: chain.fix("full", ids[6:7]),
-        "unfix": lambda: chain.unfix("full", ids[5:6]),
+        "fix": lambda: chain.usage.fix("full", ids[6:7]),
+        "unfix": lambda: chain.usage.unfix("full", ids[5:6]),
         "flush": chain.flush,
     }
     epoch = chain.epoch

@@ -199,7 +199,7 @@ class ChainMachine(ChainModel, RuleBasedStateMachine):
         """Some pages stay where they are."""
         name = self.draw_held(data, lambda name: self.loose(name) if name in self.backed else [])
         ids = data.draw(st.lists(st.sampled_from(self.loose(name)), unique=True, min_size=1, max_size=3))
-        self.chain.fix(name, np.array(ids, dtype=np.int64))
+        self.chain.usage.fix(name, np.array(ids, dtype=np.int64))
         self.fixed[name] |= {id_: int(self.chain.pages(name, np.array([id_]))[0]) for id_ in ids}
 
     @holding(lambda self, name: self.fixed[name])
@@ -208,7 +208,7 @@ class ChainMachine(ChainModel, RuleBasedStateMachine):
         """They may move again."""
         name = self.draw_held(data, lambda name: sorted(self.fixed[name]))
         ids = data.draw(st.lists(st.sampled_from(sorted(self.fixed[name])), unique=True, min_size=1))
-        self.chain.unfix(name, np.array(ids, dtype=np.int64))
+        self.chain.usage.unfix(name, np.array(ids, dtype=np.int64))
         for id_ in ids:
             del self.fixed[name][id_]
 
@@ -227,7 +227,7 @@ class ChainMachine(ChainModel, RuleBasedStateMachine):
         pageless = name not in self.backed and verb != "free"  # right or wrong, none of them has a page to fix
         ids = ids[data.draw(st.integers(0, len(ids))) if pageless else 0 :]
         with self.caught("id_band.fix_of_id_without_page" if pageless else ""):
-            getattr(self.chain, verb)(name, np.array(ids, dtype=np.int64))
+            getattr(self.chain if verb == "free" else self.chain.usage, verb)(name, np.array(ids, dtype=np.int64))
 
     @holding(lambda self, name: set(self.loose(name)) - set(self.may_go(name)))
     @rule(data=st.data())

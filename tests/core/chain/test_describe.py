@@ -24,7 +24,7 @@ def two_ends() -> Chain:
     ids = take_tokens(chain, 200)
     ids = ids[np.argsort(chain.pages("full", ids))]
     chain.free("full", ids[20:80])
-    chain.fix("full", ids[150:190])
+    chain.usage.fix("full", ids[150:190])
     return chain
 
 
@@ -135,7 +135,7 @@ def painted(chain: Chain) -> str:
             continue
         for page in range(band.start, band.stop):  # type: ignore[union-attr]
             owned = band.ids.owners_of(np.array([page]))[0] >= 0
-            sign = HOLE if not owned else FIXED if page in band.fixed else LIVE  # type: ignore[union-attr]
+            sign = HOLE if not owned else FIXED if page in band.still.fixed else LIVE  # type: ignore[union-attr]
             line[page * unit : (page + 1) * unit] = sign * unit
     return "".join(line)
 
@@ -151,7 +151,7 @@ def test_every_cell_shows_what_most_of_its_bytes_are(data: st.DataObject) -> Non
     gone = data.draw(some)
     for name, freed in (("window-8", gone | data.draw(some)), ("full", gone)):
         chain.free(name, np.array(sorted(freed), dtype=np.int64))
-    chain.fix("full", np.array(sorted(data.draw(some) - gone), dtype=np.int64))
+    chain.usage.fix("full", np.array(sorted(data.draw(some) - gone), dtype=np.int64))
     width = data.draw(st.integers(1, 200))
     truth, drawn = painted(chain), picture(chain, width)
 

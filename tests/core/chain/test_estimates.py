@@ -77,7 +77,7 @@ def test_an_estimate_is_no_promise() -> None:
     """A fixed page in the middle: the bytes are there, the estimate says so, and the take is refused."""
     chain = chain_of(planned((State(), 50), (Full(), 10)), 1000, slots=40)
     slots = take_new(chain, "state", 10).ids
-    chain.fix("state", slots[9:])
+    chain.usage.fix("state", slots[9:])
     chain.free("state", slots[:9])
     count = chain.estimates.available("full")
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from chains import chain_of, nothing_changes, planned, take_new, take_tokens, three_kinds
 
+from kvarena.backends.host import HostDevice
 from kvarena.bands.float_band import FloatBand
 from kvarena.bands.grid import Grid
 from kvarena.bands.unit_ids import UnitIds
 from kvarena.chain.chain import Chain
 from kvarena.chain.explain import explain, live_outside
+from kvarena.ledger.ledger import Ledger
 from kvarena.planning.pricing import Action
 from kvarena.policies.hole_order import Nearest
 from kvarena.terms.answers import Refused
@@ -123,7 +125,7 @@ def test_an_end_that_is_packed_and_taken_from_at_once_is_counted_whole() -> None
 def test_live_pages_outside_a_range_are_counted() -> None:
     """To the page, on both sides, wherever the range lies; holes are not counted."""
     grid = Grid("window", 8, None, 0, 40, 41, 40, 40, zero_on_take=False)
-    some = FloatBand(grid, UnitIds(40, 41, 40), Nearest().open(41, LOW))
+    some = FloatBand(grid, UnitIds(40, 41, 40), Nearest().open(41, LOW), Ledger(HostDevice()))
     some.take(np.arange(10), 10, 20)
     some.free(np.array([3, 4, 7]))
     live = {10, 11, 12, 15, 16, 18, 19}

@@ -83,16 +83,16 @@ def test_without_checks_a_fixed_page_is_still_not_freed() -> None:
     """A page that others rely on stays, at any level."""
     chain = three_kinds(checks=0)
     ids = take_new(chain, "full", 8).ids
-    chain.fix("window-8", ids[3:4])
+    chain.usage.fix("window-8", ids[3:4])
     with nothing_changes(chain):
         for act in (lambda: chain.free_all({"full": ids}), lambda: chain.free("window-8", ids[3:])):
             with pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
                 act()
-    chain.fix("state", take_new(chain, "state", 1).ids)
-    chain.unfix("state", chain.minters["state"].owner.ids.owners_of(chain.bands["state"].fixed))
+    chain.usage.fix("state", take_new(chain, "state", 1).ids)
+    chain.usage.unfix("state", chain.minters["state"].owner.ids.owners_of(chain.bands["state"].still.fixed))
     with nothing_changes(chain), pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
         chain.free_all({"full": ids[3:4]})
-    chain.unfix("window-8", ids[3:4])
+    chain.usage.unfix("window-8", ids[3:4])
     chain.free_all({"full": ids})
     chain.verify()
 
@@ -121,7 +121,7 @@ def test_an_unknown_sub_pool_is_named_by_every_verb() -> None:
     chain = three_kinds()
     ids = take_new(chain, "full", 4).ids
     with nothing_changes(chain):
-        for verb in (chain.free, chain.fix, chain.unfix, chain.pages):
+        for verb in (chain.free, chain.usage.fix, chain.usage.unfix, chain.pages):
             with pytest.raises(KvarenaError, match="no sub-pool 'window-9'; did you mean 'window-8'"):
                 verb("window-9", ids)
         with pytest.raises(KvarenaError, match="'fall' mints no ids; did you mean 'full'"):
@@ -160,7 +160,7 @@ def test_an_end_is_packed_around_its_fixed_pages(end: str) -> None:
     pages = chain.pages(end, ids)
     outermost = ids[int(pages.argmin() if chain.bands[end].grid.end is HIGH else pages.argmax())]
     fixed = np.array([outermost])
-    chain.fix(end, fixed)
+    chain.usage.fix(end, fixed)
     where = int(chain.pages(end, fixed)[0])
     unit(chain, end, int(outermost))[:] = 7
     others = ids[ids != outermost]
@@ -170,7 +170,7 @@ def test_an_end_is_packed_around_its_fixed_pages(end: str) -> None:
         assert not chain.feasible(demand(chain, other, 20))
         assert isinstance(chain.take_new(other, 20), Refused)
     assert int(chain.pages(end, fixed)[0]) == where
-    chain.unfix(end, fixed)
+    chain.usage.unfix(end, fixed)
     take_new(chain, other, 20)
     assert int(chain.pages(end, fixed)[0]) != where
     assert (unit(chain, end, int(outermost)) == 7).all()
@@ -192,7 +192,7 @@ def test_a_relocated_float_covers_its_fixed_pages() -> None:
     assert not isinstance(chain.take({"window-8": ids}), Refused)
     span = chain.snapshot().bands[1]
     fixed = ids[[9, 10]]
-    chain.fix("window-8", fixed)
+    chain.usage.fix("window-8", fixed)
     where = chain.pages("window-8", fixed).tolist()
     chain.free("window-8", ids[[0, 3, 5, 8, 12, 13, 19]])
     while chain.feasible((1, 0, 0)):
@@ -214,23 +214,23 @@ def test_fixed_pages_are_checked() -> None:
     """A free, a second fix, a fix of an unbound id, an unfix of a loose one: named, and nothing changes."""
     chain = three_kinds()
     ids = take_new(chain, "full", 8).ids
-    chain.fix("full", ids[2:4])
-    chain.fix("window-8", ids[6:7])
+    chain.usage.fix("full", ids[2:4])
+    chain.usage.fix("window-8", ids[6:7])
     wrong = [
         (lambda: chain.free("full", ids[3:5]), "band.free_outside_reservation"),
         (lambda: chain.free_all({"full": ids[5:7]}), "band.free_outside_reservation"),
-        (lambda: chain.fix("full", ids[3:5]), "band.fix_of_fixed_page"),
-        (lambda: chain.unfix("full", ids[3:5]), "band.unfix_of_loose_page"),
-        (lambda: chain.unfix("window-8", ids[2:3]), "band.unfix_of_loose_page"),
-        (lambda: chain.fix("full", ids[[4, 4]]), "band.free_of"),
-        (lambda: chain.fix("full", np.array([9])), "band.free_of"),
-        (lambda: chain.unfix("full", np.array([-1])), "band.free_of"),
+        (lambda: chain.usage.fix("full", ids[3:5]), "band.fix_of_fixed_page"),
+        (lambda: chain.usage.unfix("full", ids[3:5]), "band.unfix_of_loose_page"),
+        (lambda: chain.usage.unfix("window-8", ids[2:3]), "band.unfix_of_loose_page"),
+        (lambda: chain.usage.fix("full", ids[[4, 4]]), "band.free_of"),
+        (lambda: chain.usage.fix("full", np.array([9])), "band.free_of"),
+        (lambda: chain.usage.unfix("full", np.array([-1])), "band.free_of"),
     ]
     for act, name in wrong:
         with nothing_changes(chain), pytest.raises(InvariantError, match=name.replace(".", r"\.")):
             act()
-    chain.unfix("full", ids[2:4])
-    chain.unfix("window-8", ids[6:7])
+    chain.usage.unfix("full", ids[2:4])
+    chain.usage.unfix("window-8", ids[6:7])
     chain.free_all({"full": ids})
     assert chain.minters["full"].pool.free == chain.bands["full"].grid.id_count
     chain.verify()
@@ -241,12 +241,12 @@ def test_a_snapshot_says_where_the_outermost_fixed_pages_lie() -> None:
     chain = three_kinds()
     taken = take_new(chain, "full", 9)
     pages = taken.pages["full"]
-    chain.fix("full", taken.ids[[2, 7]])
-    chain.fix("full", taken.ids[[4]])
+    chain.usage.fix("full", taken.ids[[2, 7]])
+    chain.usage.fix("full", taken.ids[[4]])
     shot = chain.snapshot().bands[2]
     low, *_, high = sorted(pages[[2, 4, 7]].tolist())
     assert (shot.fixed_start, shot.fixed_stop, shot.live, shot.reserved) == (low, high + 1, 9, 0)
-    chain.unfix("full", taken.ids[[2, 4, 7]])
+    chain.usage.unfix("full", taken.ids[[2, 4, 7]])
     assert chain.snapshot().bands[2][-2:] == (0, 0)
 
 
@@ -273,12 +273,12 @@ def test_what_has_no_page_is_not_fixed(checks: int) -> None:
     chain = chain_of(planned((Chunk(10), 3), (Window(8), 4)), 400, checks=checks)
     ids = take_new(chain, "ids", 3).ids
     with nothing_changes(chain):
-        for verb in (chain.fix, chain.unfix):
+        for verb in (chain.usage.fix, chain.usage.unfix):
             for wrong in (ids, ids[:1], np.array([99]), np.array([-1])):
                 with pytest.raises(InvariantError, match=r"^id_band\.fix_of_id_without_page: sub_pool='ids'"):
                     verb("ids", wrong)
-    chain.fix("chunk-10", ids[:1])
-    chain.unfix("chunk-10", ids[:1])
+    chain.usage.fix("chunk-10", ids[:1])
+    chain.usage.unfix("chunk-10", ids[:1])
     chain.free_all({"ids": ids})
     assert chain.minters["ids"].pool.free == chain.minters["ids"].pool.count
     chain.verify()
@@ -298,10 +298,10 @@ def test_tokens_and_slots_are_freed_together_or_not_at_all() -> None:
     ):
         with nothing_changes(chain), pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
             chain.free_all(frees)
-    chain.fix("window-8", ids[2:3])
+    chain.usage.fix("window-8", ids[2:3])
     with nothing_changes(chain), pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
         chain.free_all({"state": slots, "full": ids})
-    chain.unfix("window-8", ids[2:3])
+    chain.usage.unfix("window-8", ids[2:3])
     chain.free_all({})
     chain.free_all({"full": ids[:0]})
     assert (chain.bands["full"].live, chain.bands["state"].live) == (6, 3)

@@ -214,7 +214,7 @@ def test_a_wrong_free_of_an_owner_is_told_by_its_own_name() -> None:
     """Unbound, twice, fixed: what is wrong with the ids comes before who else has them."""
     chain = three_kinds()
     taken = take_new(chain, "full", 4).ids
-    chain.fix("full", taken[3:])
+    chain.usage.fix("full", taken[3:])
     for wrong, name in ((ids(9), "free_of_bound_page"), (taken[[0, 0]], "free_of_bound_page"), (taken, "reservation")):
         with nothing_changes(chain), pytest.raises(InvariantError, match=name):
             chain.free("full", wrong)
@@ -224,10 +224,10 @@ def test_without_checks_an_owner_is_looked_at_while_pages_are_fixed() -> None:
     """At level 0 a free that harms what others rely on is still caught, with nothing changed."""
     chain = three_kinds(checks=0)
     taken = take_new(chain, "full", 4).ids
-    chain.fix("window-8", taken[:1])
+    chain.usage.fix("window-8", taken[:1])
     with nothing_changes(chain), pytest.raises(InvariantError, match=r"chain\.window_segment_released"):
         chain.free("full", taken[:1])
-    chain.unfix("window-8", taken[:1])
+    chain.usage.unfix("window-8", taken[:1])
     chain.free_all({"full": taken})
     chain.verify()
 

@@ -156,14 +156,17 @@ def test_holes_then_pending_pages_then_growth() -> None:
     assert str(arrangement) == "NO_MOVE: low [0, 19) stay, settles 4, high [90, 100) stay"
 
 
-def test_vacated_pages_are_holes_after_recovery_only() -> None:
-    """What a reader may still read is not handed out in place; once settled it is."""
+@pytest.mark.req("ALC-1")
+def test_vacated_pages_are_free_to_their_own_band_and_to_others_after_recovery() -> None:
+    """A take of their band waits for them alone; what needs their bytes for another band settles first."""
     snapshot = snapshot_of(low(10)._replace(vacated=5, stop=15), high(85))
-    assert plan(snapshot, (1, 0), Step.NO_MOVE) is None
-    arrangement = first_plan(snapshot, (5, 0))
-    assert arrangement == plan(settled(snapshot), (5, 0), Step.NO_MOVE)._replace(waits=Waits.SETTLE)  # type: ignore[union-attr]
-    assert str(arrangement) == "NO_MOVE once settled: low [0, 15) stay, high [15, 100) stay"
+    arrangement = plan(snapshot, (5, 0), Step.NO_MOVE)
+    assert str(arrangement) == "NO_MOVE: low [0, 15) stay, high [15, 100) stay"
     assert not feasible(snapshot, (6, 0))
+    assert plan(snapshot, (0, 1), Step.NO_MOVE) is None
+    other = first_plan(snapshot, (0, 5))
+    assert str(other) == "FLUSH_ENDS once settled: low [0, 10) flush, high [10, 100) stay"
+    assert not feasible(snapshot, (0, 6))
 
 
 @pytest.mark.req("ALC-6")

@@ -144,7 +144,7 @@ def blocks(band: Drawn, count: int, top: int) -> Iterator[range]:
 
 def spans(band: Drawn, count: int) -> Iterator[range]:
     """Every span in place: its free pages are handed out, and it grows at its frontiers."""
-    free = band.count(HOLE, PENDING)
+    free = band.count(HOLE, PENDING, VACATED)
     for below in range(count + 1) if band.end is not LOW else (0,):
         for above in range(count + 1 - below) if band.end is not HIGH else (0,):
             if free + below + above >= count:
@@ -243,16 +243,16 @@ def carry_out(arena: Arena, demand: tuple[int, ...], found: Arrangement, snapsho
             assert not band.unit or not count
     for place in found.places:
         band, count = bands[place.name], dict(zip(bands, demand, strict=True))[place.name]
-        assert place.settles == max(0, min(count - band.count(HOLE), band.count(PENDING)))
+        assert place.settles == max(0, min(count - band.count(HOLE, VACATED), band.count(PENDING)))
         if place.action is Action.STAY and band.holds:
-            grown = max(0, count - band.count(HOLE, PENDING))
+            grown = max(0, count - band.count(HOLE, PENDING, VACATED))
             assert place.stop - place.start == band.stop - band.start + grown
     return moved
 
 
 def check_take(band: Drawn, count: int, held: set[int], block: range) -> None:
     """The block has so many pages to hand out: nobody's, or the band's own holes and pending pages."""
-    barred = {band.start + at for at, kind in enumerate(band.pages) if kind in (RESERVED, VACATED)}
+    barred = {band.start + at for at, kind in enumerate(band.pages) if kind == RESERVED}
     assert len(set(block) - held - barred) >= count, (band, block)
 
 

@@ -62,8 +62,10 @@ def _arena(plan, budget, limits, running):
     """The largest arena beside the terms of so many rows, by trying every size from the top."""
     for arena in range(budget, -1, -1):
         ids = 2 * (arena // 12) + arena // 24
-        rows = (running + 1) * (-(-limits.context_tokens // 4) + limits.slots_per_request)
-        if arena + (4 * (ids + rows) if limits.mirrors else 0) <= budget:
+        pages = -(-limits.context_tokens // 4)
+        rows = (running + 1) * (pages + limits.slots_per_request)
+        staged = 2 * min(-(-(ids + 3 + rows) // 4), 2 * 4 * (running + 1 + pages))
+        if arena + (4 * (ids + 3 + rows + staged) if limits.mirrors else 0) <= budget:
             return arena
     return 0
 
@@ -144,7 +146,12 @@ def test_mirrors_and_rows_are_charged_only_where_there_are_any():
     assert without.arena_bytes == 4000
     assert with_mirrors.fixed["request rows"] == 4 * (with_mirrors.running + 1) * (16 + 1)
     ids = 2 * with_mirrors.id_count + with_mirrors.arena_bytes // 24
-    assert with_mirrors.fixed["id maps"] == 4 * ids
+    assert with_mirrors.fixed["id maps"] == 4 * (ids + 3)  # a last entry of each map is for what is unbound
+    assert with_mirrors.fixed["map updates"] == 4 * 2 * min(-(-(ids + 3 + 4 * 17) // 4), 2 * 4 * (4 + 16))
+    overlapped = size_plan(plan, 4000, Limits(context_tokens=64, max_running=3, in_flight=2))
+    ids = 2 * overlapped.id_count + overlapped.arena_bytes // 24
+    assert overlapped.fixed["map updates"] == 3 * 4 * 2 * min(-(-(ids + 3 + 4 * 17) // 4), 2 * 4 * (4 + 16))
+    assert overlapped.mirror_bytes == overlapped.fixed_bytes
 
 
 def test_request_state_and_a_share_for_slots():
@@ -204,4 +211,4 @@ def test_the_ids_of_an_owner_without_bytes_are_counted_and_charged():
     sizing = size_plan(plan, 2000, Limits(context_tokens=64))
     assert plan.owner == "ids"
     assert sizing.id_count == 2 * (sizing.arena_bytes // 8)
-    assert sizing.fixed["id maps"] == 4 * 3 * sizing.id_count
+    assert sizing.fixed["id maps"] == 4 * 3 * (sizing.id_count + 1)

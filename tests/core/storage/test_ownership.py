@@ -164,8 +164,8 @@ def test_a_page_that_was_handed_over_and_fixed_is_not_freed() -> None:
     storage = running(14, 5)
     chain, ids = storage.chain, storage.ownership.hand_over(0, 8)
     rows = storage.requests.pages[0, 3:4]
-    chain.fix("window-6", ids[1:])
-    chain.fix("full", rows)
+    chain.usage.fix("window-6", ids[1:])
+    chain.usage.fix("full", rows)
     wrong = (
         lambda: storage.ownership.free_pages(ids),
         lambda: storage.ownership.free_rows(0, [range(8, 14)]),
@@ -174,8 +174,8 @@ def test_a_page_that_was_handed_over_and_fixed_is_not_freed() -> None:
     for act in wrong:
         with nothing_changes(storage), pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
             act()
-    chain.unfix("window-6", ids[1:])
-    chain.unfix("full", rows)
+    chain.usage.unfix("window-6", ids[1:])
+    chain.usage.unfix("full", rows)
     storage.ownership.free_rows(0, [range(8, 14)])
     assert held(storage, 0) == [1, 0, 0]
     storage.ownership.free_pages(ids)

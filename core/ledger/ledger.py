@@ -1,0 +1,58 @@
+"""The ledger of one arena: forwards, uses, the streams they are on, and the table of who waits for what."""
+
+from kvarena.ledger.clearance import CLEARANCE, COPY_WRITE, IN_FORWARD, RECEIVING, Actor, Answer, Clearance
+from kvarena.ledger.steps import ForwardSteps
+from kvarena.ledger.timeline import Timeline
+from kvarena.ledger.uses import Use, Uses
+from kvarena.terms.invariants import fail
+from kvarena.terms.ports import Device, IntArray, Stream
+
+
+class Ledger:
+    """What is under way on an arena, and what is due before a page may be used again."""
+
+    def __init__(self, device: Device, in_flight: int = 0, clearance: Clearance = CLEARANCE) -> None:
+        """``in_flight``: the most forwards that are launched and not processed; 0 is no overlap."""
+        self.clearance = clearance
+        self.timeline = Timeline(device, in_flight)
+        self.steps = ForwardSteps(in_flight)
+        self.uses = Uses(clearance)
+
+    def settle(self, forward: int) -> None:
+        """The allocator's stream waits for this forward, if it has not yet; it is retired."""
+        if forward > self.steps.retired:
+            self.timeline.wait(self.steps.event_of(forward))
+            self.steps.settle(forward)
+
+    def due_after_forward(self, actors: tuple[Actor, ...]) -> bool:
+        """Whether these must wait for a running forward that may still read a page's old bytes."""
+        return self.clearance.answer(actors, IN_FORWARD) is not Answer.NONE
+
+    def clear(self, unit_bytes: int, pages: IntArray, actors: tuple[Actor, ...], stream: Stream | None = None) -> None:
+        """These pages were chosen for these actors: wait for what is still under way on them.
+
+        The allocator's stream waits, or ``stream`` where the pages are used on another.
+
+        Raises:
+            InvariantError: a page was chosen that must not be offered.
+        """
+        for use in self.uses.over(unit_bytes, pages):
+            answer = self.clearance.answer(actors, use.hazard)
+            if answer is Answer.NONE:
+                continue
+            if answer.keeps_page or use.event is None:
+                fail("ledger.page_is_not_to_be_had", use=str(use), asked_by=[actor.name for actor in actors])
+            self._wait(use, stream)
+
+    def _wait(self, use: Use, stream: Stream | None) -> None:
+        event = use.event
+        if event is None:
+            return
+        if stream is None or stream is self.timeline.memory:
+            self.timeline.wait(event)
+        else:
+            self.timeline.device.wait(stream, event)
+
+    def writers(self) -> list[Use]:
+        """The open uses that write: what a reader of their pages must wait for."""
+        return [use for use in self.uses if use.hazard in (COPY_WRITE, RECEIVING)]

@@ -1,0 +1,158 @@
+"""The forwards in flight, by number: what has been launched, recorded, settled and processed.
+
+Numbers rise from 1. Every decision reads these numbers; none reads whether an event has fired, so ranks that see
+completions at different times decide alike.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from kvarena.ledger.batches import NO_PAGES
+from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.members import among
+from kvarena.terms.ports import Event, IntArray
+
+PREBUILT = 0
+"""The number of a step that has no forward of its own."""
+
+
+@attrs.define(eq=False)
+class Forward:
+    """One forward. ``writes``: the pages that it writes, per sub-pool; ``unknown``: where nobody can say.
+
+    Its life:  1. launched   nothing managed may be taken, freed or moved until it is recorded.
+               2. recorded   ``event`` comes after all its work.
+               3. settled    the allocator's stream waits for it: to the ledger it is over (retired).
+               4. processed  the scheduler says that it, and all before it, are over.
+    """
+
+    number: int
+    event: Event | None = None
+    writes: Mapping[str, IntArray] = attrs.field(factory=dict)
+    unknown: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return f"forward {self.number}" if self.number else "a step without a forward"
+
+
+class ForwardSteps:
+    """Forwards of one storage, in launch order.
+
+    Always: processed <= retired <= recorded <= launched <= recorded + 1     (checked by ``verify``)
+    """
+
+    def __init__(self, in_flight: int) -> None:
+        """``in_flight``: the most forwards that are recorded and not processed; 0 where nothing is recorded."""
+        self.in_flight = in_flight
+        self.launched = self.recorded = self.retired = self.processed = 0
+        self._flying: deque[Forward] = deque()
+
+    @property
+    def keying(self) -> int:
+        """The newest forward that pages freed now wait for: recorded and not processed; 0 where there is none."""
+        return self.recorded if self.recorded > self.processed else 0
+
+    @property
+    def reading(self) -> int:
+        """The newest forward that may still read what is moved now: recorded and not retired; 0 where there is none."""
+        return self.recorded if self.recorded > self.retired else 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a forward was launched that is not recorded."""
+        return self.launched > self.recorded
+
+    @property
+    def flying(self) -> int:
+        """How many forwards are recorded and not processed."""
+        return self.recorded - self.processed
+
+    def launch(self) -> Forward:
+        """The next forward begins.
+
+        Raises:
+            InvariantError: the one before it was never recorded, or too many are in flight.
+        """
+        invariant("forwards.launch_over_unrecorded", not self.is_open, never_recorded=self.launched)
+        invariant("forwards.too_many_in_flight", self.flying < self.in_flight, flying=self.flying, most=self.in_flight)
+        self.launched += 1
+        return Forward(self.launched)
+
+    def record(
+        self, forward: Forward, event: Event, writes: Mapping[str, IntArray], unknown: frozenset[str] = frozenset()
+    ) -> None:
+        """All work of the forward is on its stream, before ``event``, which is its own."""
+        invariant("forwards.recorded_twice", forward.event is None, forward=forward.number)
+        invariant("forwards.record_of_unlaunched", self.is_open, forward=forward.number, recorded=self.recorded)
+        invariant("forwards.record_out_of_order", forward.number == self.launched, forward=forward.number)
+        fresh = all(event is not other.event for other in self._flying)
+        invariant("forwards.event_is_not_fresh", fresh, forward=forward.number)
+        forward.event, forward.writes, forward.unknown = event, writes, unknown
+        self.recorded = forward.number
+        self._flying.append(forward)
+
+    def check_process(self, forward: Forward, *, checks: int) -> None:
+        """The forward is the oldest in flight and, at check level 1 and above, has ended. Nothing changes."""
+        recorded = forward.event is not None and forward.number > self.processed
+        invariant("forwards.process_of_unrecorded", recorded, forward=forward.number, processed=self.processed)
+        oldest = self._flying[0]
+        invariant("forwards.process_out_of_order", forward is oldest, forward=forward.number, oldest=oldest.number)
+        if checks and forward.event is not None:
+            ended = forward.event.done()
+            invariant("forwards.process_before_its_end", ended, forward=forward.number, cure="wait for it on the host")
+
+    def process(self, forward: Forward) -> None:
+        """The oldest in flight is over, for the scheduler too."""
+        self._flying.popleft()
+        self.processed = forward.number
+        self.retired = max(self.retired, forward.number)
+
+    def settle(self, number: int) -> None:
+        """The allocator's stream waits for this forward: it and all before it are retired."""
+        self.retired = max(self.retired, number)
+
+    def event_of(self, number: int) -> Event:
+        """The event of a forward in flight."""
+        event = next((forward.event for forward in self._flying if forward.number == number), None)
+        if event is None:
+            fail("forwards.event_of_ended", forward=number, processed=self.processed)
+        return event
+
+    def unretired(self) -> list[Forward]:
+        """The forwards that may still touch pages, the oldest first."""
+        return [forward for forward in self._flying if forward.number > self.retired]
+
+    def writes_unknown(self, name: str) -> bool:
+        """Whether an unretired forward may write any page of this sub-pool."""
+        return any(name in forward.unknown for forward in self.unretired())
+
+    def written(self, name: str) -> IntArray:
+        """The pages of a sub-pool that unretired forwards write, as far as they said."""
+        parts = [forward.writes[name] for forward in self.unretired() if name in forward.writes]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else NO_PAGES
+
+    def writer_of(self, name: str, pages: IntArray) -> int:
+        """The newest unretired forward that may write one of these pages; 0 where there is none."""
+        for forward in reversed(self._flying):
+            if forward.number <= self.retired:
+                return 0
+            if name in forward.unknown:
+                return forward.number
+            if name in forward.writes and among(pages, forward.writes[name]).any():
+                return forward.number
+        return 0
+
+    def verify(self) -> None:
+        """The numbers are in order, and every forward in flight has its event."""
+        order = self.processed <= self.retired <= self.recorded <= self.launched <= self.recorded + 1
+        invariant("forwards.numbers_in_order", order, steps=self)
+        numbers = [forward.number for forward in self._flying]
+        expected = list(range(self.processed + 1, self.recorded + 1))
+        invariant("forwards.flying_is_recorded", numbers == expected, flying=numbers, expected=expected)
+
+    def __repr__(self) -> str:
+        counts = f"launched {self.launched}, recorded {self.recorded}"
+        return f"<forwards: {counts}, retired {self.retired}, processed {self.processed}>"

@@ -1,0 +1,205 @@
+"""The pages of rows: what retires as they advance, what they take for new tokens, and what they give back."""
+
+import numpy as np
+
+from kvarena.ledger.clearance import Actor
+from kvarena.storage.advance import Retirement, never_retires, spread
+from kvarena.storage.iteration_ids import Maps
+from kvarena.storage.requests import UNBOUND
+from kvarena.terms.answers import Refused
+from kvarena.terms.doors import whole
+from kvarena.terms.errors import KvarenaError
+from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.ports import IntArray
+
+
+class Growth:
+    """Pages appended to rows, and let go of.
+
+    Three ways to grow or shrink:  advance  what no query from its present length on needs retires, then pages up to
+                                            the new length are taken.
+                                   fill     an empty row gets the pages that it would have at a length, in one take;
+                                            ``empty`` undoes it.
+                                   cut      whole pages beyond a length come back.
+    Always:  page_counts == the pages that cover the length, or the reserved one where drafts are open
+    """
+
+    def __init__(self, maps: Maps, retirements: tuple[Retirement, ...]) -> None:
+        self._maps = maps
+        self._retirements = retirements
+        self._owner = maps.chain.plan.owner
+        self._retiring = tuple(pool for pool in retirements if not never_retires(pool))
+        self._looks_back = any(not pool.in_order for pool in self._retiring)
+        self.owner_retires = any(pool.name == self._owner for pool in self._retiring)
+
+    def advance(self, rows: IntArray, starts: IntArray, lengths: IntArray) -> Refused | None:
+        """Retire and take for rows that reach a boundary between ``starts``, their lengths, and ``lengths``."""
+        table = self._maps.table
+        if np.count_nonzero(lengths < starts):
+            fail("storage.step_backwards", rows=rows, lengths=lengths)
+        if not self._retirements:
+            return None
+        stops = self._maps.paging.covering(lengths)
+        if stops.max() > table.pages_per_row:
+            self._refuse_length(int(lengths.max()))
+        for pool in self._retiring:
+            retired = pool.newly_retired(table, rows, starts)
+            if retired is not None:
+                self._retire(pool.name, retired.places)
+                pool.note(table, retired)
+        if self._looks_back:
+            table.looked_at[rows] = starts
+        refused = self._take(rows, stops)
+        if refused is not None:
+            return refused
+        due = self._maps.paging.starts(stops)
+        for pool in self._retiring:
+            due = np.minimum(due, pool.due(table, rows))
+        table.due[rows] = due + 1
+        return None
+
+    def fill(self, row: int, tokens: int, actor: Actor) -> dict[str, IntArray] | Refused:
+        """The pages of an empty row's first tokens, for ``actor`` to write: in each sub-pool those still needed then.
+
+        Returns:
+            The ids by sub-pool, in the order of their positions, its state slots among them; or the refusal, and
+            nothing has changed.
+
+        Raises:
+            KvarenaError: a row cannot hold so many tokens; nothing has changed.
+        """
+        table, chain = self._maps.table, self._maps.chain
+        tokens = whole(tokens, "tokens to bring in")
+        invariant("storage.copy_into_free_row", table.is_open(np.array([row])), row=row)
+        table.away.check_none(np.array([row]), asked_by="a copy into a row")
+        count = -(-tokens // self._maps.paging.tokens) if self._retirements else 0
+        empty = not table.lengths[row] and not table.page_counts[row]
+        invariant("storage.copy_into_used_row", empty, row=row, length=int(table.lengths[row]))
+        invariant("storage.copy_of_nothing", tokens > 0, row=row, tokens=tokens)
+        if count > table.pages_per_row:
+            self._refuse_length(tokens)
+        kept = {pool.name: pool.kept(tokens, count) for pool in self._retirements}
+        places = np.full(count, UNBOUND, dtype=np.int64)
+        if self._owner is not None:
+            ids = chain.minters[self._owner].mint(len(kept[self._owner]))
+            if ids is None:
+                return self._no_ids(self._owner, len(kept[self._owner]))
+            places[kept[self._owner]] = ids
+            refused = self._bind(ids, {name: places[positions] for name, positions in kept.items()}, actor)
+            if refused is not None:
+                return refused
+        self._write(row, tokens, places)
+        for pool in self._retirements:
+            table.retired[pool.column, row] = count - len(kept[pool.name])
+        filled = {name: places[positions] for name, positions in kept.items() if len(positions)}
+        if self._maps.slots_name is not None:
+            filled[self._maps.slots_name] = table.slots[row].copy()
+        return filled
+
+    def empty(self, row: int) -> None:
+        """Give back every page of a row that ``fill`` filled; its length is 0 again."""
+        table = self._maps.table
+        if self._owner is not None:
+            ids = table.own_ids(np.array([row]))
+            self._maps.chain.free_all({self._owner: ids[ids != UNBOUND]})
+        table.shorten(row, 0, 0)
+        table.retired[:, row] = 0
+
+    def cut(self, rows: IntArray, lengths: IntArray) -> None:
+        """Give back the whole pages of these rows that lie beyond their new lengths."""
+        if self._owner is None or not len(rows):
+            return
+        table, paging = self._maps.table, self._maps.paging
+        stops, counts = paging.covering(lengths), table.page_counts[rows]
+        longer = (counts > stops).nonzero()[0]
+        if not len(longer):
+            return
+        rows, stops, counts = rows[longer], stops[longer], counts[longer]
+        first, gone = rows * table.pages_per_row + stops, counts - stops
+        places = spread(first, gone, gone.cumsum())
+        self._maps.chain.free_all({self._owner: table.flat[places]})
+        table.flat[places] = UNBOUND
+        self._log(places)
+        table.page_counts[rows] = stops
+        table.tails[rows] = table.flat[np.maximum(first - 1, rows * table.pages_per_row)]
+        table.due[rows] = np.minimum(table.due[rows], paging.starts(stops) + 1)
+
+    # -- inside
+
+    def _refuse_length(self, tokens: int) -> None:
+        most = self._maps.table.pages_per_row * self._maps.paging.tokens
+        raise KvarenaError(
+            f"a sequence of {tokens:,} tokens is longer than the "
+            f"{most:,} that a request row can hold; raise context_tokens"
+        )
+
+    def _no_ids(self, owner: str, count: int) -> Refused:
+        chain = self._maps.chain
+        free = chain.minters[owner].pool.free
+        return Refused({owner: count}, (), chain.estimates.free_bytes, f"{owner} has {free} ids left")
+
+    def _bind(self, ids: IntArray, demand: dict[str, IntArray], actor: Actor) -> Refused | None:
+        """One take over all token sub-pools; where it fails the ids, minted just now, come back."""
+        chain = self._maps.chain
+        try:
+            taken = chain.take(demand, actor)
+        except BaseException:
+            chain.minters[str(self._owner)].give_back(ids)
+            raise
+        if isinstance(taken, Refused):
+            chain.minters[str(self._owner)].give_back(ids)
+            return taken
+        return None
+
+    def _write(self, row: int, tokens: int, places: IntArray) -> None:
+        """An empty row has these ids; it is looked at in its next step."""
+        table, count = self._maps.table, len(places)
+        table.pages[row, :count] = places
+        self._log(row * table.pages_per_row + np.arange(count))
+        table.page_counts[row], table.lengths[row], table.looked_at[row] = count, tokens, tokens
+        table.tails[row] = places[-1] if count else 0
+        table.due[row] = 0
+
+    def _retire(self, name: str, places: IntArray) -> None:
+        """Free pages that a sub-pool needs no more; with the owner's, the ids come back."""
+        if not len(places):
+            return
+        ids = self._maps.table.flat[places]
+        if name == self._owner:
+            self._maps.chain.free_all({name: ids})
+            self._maps.table.flat[places] = UNBOUND
+            self._log(places)
+        else:
+            self._maps.chain.free(name, ids)
+
+    def _take(self, rows: IntArray, stops: IntArray) -> Refused | None:
+        """Append pages up to ``stops`` of them: one virtual id each, bound in every token sub-pool."""
+        table = self._maps.table
+        counts = table.page_counts[rows]
+        growing = (counts != stops).nonzero()[0]
+        if not len(growing):
+            return None
+        if len(growing) < len(rows):
+            rows, counts, stops = rows[growing], counts[growing], stops[growing]
+        wanted = stops - counts
+        ends = wanted.cumsum()
+        total = int(ends[-1])
+        taken = self._maps.chain.take_new(self._retirements[-1].name, total)
+        if isinstance(taken, Refused):
+            return taken
+        places = rows * table.pages_per_row
+        places += counts
+        if total > len(rows):
+            table.tails[rows] = taken.ids[ends - 1]
+            places = spread(places, wanted, ends)
+        else:
+            table.tails[rows] = taken.ids
+        table.flat[places] = taken.ids
+        table.page_counts[rows] = stops
+        self._log(places)
+        return None
+
+    def _log(self, places: IntArray) -> None:
+        changed = self._maps.table.changed
+        if changed is not None:
+            changed.append(places)

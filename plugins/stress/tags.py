@@ -1,0 +1,157 @@
+"""Tags: what every row and slot should hold, and whether it does. A tag is a number that is written once.
+
+In a request's table of tags a positive number is the tag that was written last, in the order of the calls; ``BLANK`` is
+a row that nobody has written since its page was handed out, which reads as zeros; ``ANY`` may hold anything.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvarena.planning.plan import SubPool
+from kvarena.storage.storage import Storage
+from kvarena.terms.ports import FieldView, IntArray
+
+BLANK, ANY = 0, -1
+TAG_BYTES = 8
+WORD = 1 << 40
+"""Tags from here on are words: the low 32 bits stand all over the row."""
+NAN_WORD = 0x7FC17FC1
+"""What a slot holds behind its tag: a NaN as float32, and two NaNs as bfloat16."""
+
+
+class Mismatch(NamedTuple):
+    """A row that does not hold what it should: which of the pages compared, and both contents."""
+
+    page: int
+    place: int
+    expected: int
+    found: int
+
+
+class PoolTags:
+    """The bytes of one sub-pool as rows of pages, and the table of what each request's rows should hold.
+
+    ``table`` has shape (request rows, positions), or (request rows, slots per request) for slots.
+    """
+
+    def __init__(self, storage: Storage, pool: SubPool) -> None:
+        self.name = pool.name
+        self.is_slots = pool.is_slots
+        self.rows = pool.page_tokens or 1
+        self.unit_bytes = pool.unit_bytes
+        self.row_bytes = pool.unit_bytes // self.rows
+        self.fresh = BLANK if pool.zero_on_take else ANY
+        requests = storage.requests
+        width = requests.slots.shape[1] if pool.is_slots else requests.pages_per_row * self.rows
+        self.table = np.full((len(requests), width), self.fresh, dtype=np.int64)
+        self._spread = np.arange(self.row_bytes) % TAG_BYTES
+        self._filler = np.resize(np.array([NAN_WORD], dtype="<u4").view(np.uint8), self.row_bytes)
+        self._filled_from = min(TAG_BYTES, self.row_bytes) if pool.is_slots else self.row_bytes
+        pages = storage.sizing.arena_bytes // pool.unit_bytes
+        view = FieldView("uint8", (self.row_bytes,), self.rows, 0, pool.unit_bytes, pages)
+        self.bytes: Any = np.asarray(storage.device.view(view))
+        is_whole = not pool.unit_bytes % TAG_BYTES and not self.row_bytes % TAG_BYTES and not pool.is_slots
+        self._words: Any = self.bytes.view("<i8") if is_whole else None
+
+    def content(self, tags: IntArray) -> Any:
+        """The bytes that rows with these tags hold, uint8 (..., row_bytes); zeros for ``BLANK``."""
+        raw = np.ascontiguousarray(tags).view(np.uint8).reshape(*tags.shape, TAG_BYTES)
+        made = raw[..., self._spread]
+        if self._filled_from < self.row_bytes:
+            made[..., self._filled_from :] = np.where((tags == BLANK)[..., None], 0, self._filler[self._filled_from :])
+        words = tags >= WORD
+        if words.any():
+            made[words] = raw[words][:, self._spread % 4]
+        return made
+
+    def write(self, pages: IntArray, places: IntArray, tags: IntArray) -> None:
+        """Write tags into rows: the device's work, when its turn comes."""
+        if self._words is not None and tags[:1] < WORD:  # words stand in all rows of a write or in none
+            self._words[pages, places] = tags[:, None]
+        else:
+            self.bytes[pages, places] = self.content(tags)
+
+    def compare(self, pages: IntArray, expected: IntArray) -> list[Mismatch]:
+        """Rows of whole pages that do not hold what was expected, int64 (pages, rows a page)."""
+        if self._words is not None and expected.max(initial=0) < WORD:
+            wrong = (self._words[pages] != expected[..., None]).any(axis=-1)
+        else:
+            wrong = (self.bytes[pages] != self.content(expected)).any(axis=-1)
+        wrong &= expected != ANY
+        if not wrong.any():
+            return []
+        return [
+            Mismatch(at, place, int(expected[at, place]), self.tag_at(int(pages[at]), place))
+            for at, place in np.argwhere(wrong).tolist()
+        ]
+
+    def tag_at(self, page: int, place: int) -> int:
+        """The tag that a row's first bytes spell."""
+        raw = np.zeros(TAG_BYTES, dtype=np.uint8)
+        size = min(TAG_BYTES, self.row_bytes)
+        raw[:size] = self.bytes[page, place, :size]
+        return int(raw.view(np.int64)[0])
+
+    def values(self, page: int) -> Any:
+        """A page as bfloat16 values: float32 of shape (rows, values a row)."""
+        raw = np.ascontiguousarray(self.bytes[page, :, : self.row_bytes // 2 * 2])
+        wide = raw.view("<u2").astype("<u4") << 16
+        return wide.view("<f4")
+
+    def page_tags(self, row: int, first: int, stop: int) -> IntArray:
+        """A request's tags of its pages from ``first`` to ``stop``, (pages, rows a page)."""
+        tags: IntArray = self.table[row, first * self.rows : stop * self.rows].reshape(-1, self.rows).copy()
+        return tags
+
+    def forget(self, row: int, first: int = 0, kept_until: int = 0) -> None:
+        """A request's rows from ``first`` on are nobody's; before ``kept_until`` they lie in a page that it keeps."""
+        self.table[row, first:] = self.fresh
+        if kept_until > first:
+            self.table[row, first:kept_until] = ANY
+
+
+class Tags:
+    """Tags of every sub-pool with bytes. ``on`` is false for a device without bytes: nothing is kept or checked."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.on = storage.device.holds_bytes
+        self.serial = 0
+        backed = [pool for pool in storage.plan.sub_pools if pool.unit_bytes] if self.on else []
+        self.pools = {pool.name: PoolTags(storage, pool) for pool in backed}
+        self.token_pools = [tags for tags in self.pools.values() if not tags.is_slots]
+        self.slots = next((tags for tags in self.pools.values() if tags.is_slots), None)
+
+    def fresh(self, count: int) -> IntArray:
+        """So many tags that were never written."""
+        first = self.serial + 1
+        self.serial += count
+        return np.arange(first, first + count, dtype=np.int64)
+
+    def forget(self, row: int) -> None:
+        """A request is gone: its rows and slots hold nothing that it wrote."""
+        for pool in self.pools.values():
+            pool.forget(row)
+
+    def forget_rows(self, row: int, first: int, kept_until: int) -> None:
+        """``PoolTags.forget`` in every token sub-pool: its rows from ``first`` on were given back."""
+        for pool in self.token_pools:
+            pool.forget(row, first, kept_until)
+
+
+def word_tag(word: int) -> int:
+    """The tag of a row that holds this 32-bit word all over."""
+    return WORD | word & 0xFFFFFFFF
+
+
+def value_tag(value: float) -> int:
+    """The tag of a row that holds this bfloat16 value all over; its lower bits are cut off."""
+    high = int(np.array([value], dtype="<f4").view("<u4")[0]) >> 16
+    return word_tag(high << 16 | high)
+
+
+def spelled(tag: int) -> str:
+    """A tag in words."""
+    if tag >= WORD:
+        return f"words 0x{tag & 0xFFFFFFFF:08X}"
+    return {BLANK: "zeros", ANY: "anything"}.get(tag, f"tag {tag}")

@@ -1,0 +1,223 @@
+"""What one seed stands for: a chain, its policies, how work lands, and how often each thing happens.
+
+Each seed draws its own weights, some of them zero (swarm testing), so that runs differ in what they do and not only in
+the numbers that they do it with.
+"""
+
+import functools
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from kvarena.assembly.build import limits_of, plan_arena
+from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.config import ArenaConfig, SettingError, StorageConfig, at_least, structure
+from kvarena.assembly.loader import declared_layers
+from kvarena.planning.demand import RequestShape, request_demand
+from kvarena.planning.sizing import least_budget
+
+ACTIONS: Mapping[str, float] = {
+    "start": 6.0,
+    "advance": 20.0,
+    "finish": 3.0,
+    "abort": 1.0,
+    "retract": 1.0,
+    "free": 0.5,
+    "process": 12.0,
+    "flush": 4.0,
+    "draft": 3.0,
+    "commit": 3.0,
+    "cache": 2.0,
+    "evict": 2.0,
+    "backup": 2.0,
+    "load": 2.0,
+    "submit": 3.0,
+    "end": 3.0,
+    "copy_state": 2.0,
+    "checkpoint": 2.0,
+    "send": 2.0,
+    "receive": 2.0,
+    "publish": 3.0,
+    "peer_write": 3.0,
+    "release": 3.0,
+    "relief": 1.5,
+    "ask": 1.0,
+    "turn": 5.0,
+}
+"""What may happen, and how often where a seed changes nothing."""
+
+NEEDED = frozenset({"start", "advance", "finish", "process"})
+"""Without these nothing else has anything to work on."""
+
+WINDOWS = (2, 3, 4, 6, 8, 12, 20)
+TIMINGS = ("random", "early", "late")
+GRAINS = (2, 4, 8, 8, 8, 16, 16)
+"""Every unit of a world is a whole number of so many bytes: the fewer, the more borders do not meet."""
+
+PAGE_TOKENS = (1, 1, 2, 2, 4, 8)
+COMPACTIONS: tuple[Any, ...] = (
+    "eager",
+    "none",
+    {"name": "lazy", "max_moves": 1},
+    {"name": "lazy", "max_moves": 3},
+    "lazy",
+)
+HOLES: tuple[Any, ...] = (
+    "nearest",
+    "recent",
+    {"name": "nearest", "recent_max": 0},
+    {"name": "nearest", "recent_max": 2},
+)
+MEMORY_MAX = 1 << 20
+"""A run's own arena is at most so large: pressure is what finds faults."""
+
+
+@attrs.frozen(kw_only=True)
+class World:
+    """One run's circumstances. ``storage``: the sections of a storage's config file; ``weights``: per action.
+
+    ``timings``: how work lands on the two ranks, and ``pressure``: how often sizes are drawn large, 0 to 1.
+    ``patience``: how long the engines, copies and results of the outside world let others wait, 0 to 1.
+    ``waits_for_engines``: whether the host can wait for transfers when nothing else makes room.
+    ``verify_every``: operations between two looks at every sum and map.
+    """
+
+    seed: int = attrs.field(validator=at_least(0, 1 << 62))
+    storage: Mapping[str, Any]
+    weights: Mapping[str, float] = attrs.field()
+    timings: tuple[str, str] = attrs.field(default=("random", "late"), converter=tuple)
+    pressure: float = attrs.field(default=0.3, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
+    patience: float = attrs.field(default=0.5, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
+    waits_for_engines: bool = True
+    prompt_max: int = attrs.field(default=8, validator=at_least(1, 1 << 20))
+    verify_every: int = attrs.field(default=40, validator=at_least(1, 1 << 20))
+
+    @weights.validator
+    def _weights_are_known(self, attribute: "attrs.Attribute[Any]", value: Mapping[str, float]) -> None:
+        unknown = sorted(set(value) - set(ACTIONS))
+        if unknown:
+            raise SettingError("weights", f"no action is named {unknown[0]!r}; choose from: {', '.join(ACTIONS)}")
+
+    @timings.validator
+    def _timings_are_known(self, attribute: "attrs.Attribute[Any]", value: tuple[str, ...]) -> None:
+        if len(value) != 2 or not set(value) <= set(TIMINGS):
+            raise SettingError("timings", f"two of {', '.join(TIMINGS)}, one for each rank; not {value!r}")
+
+    def config(self, source: str = "storage") -> StorageConfig:
+        """The storage's config.
+
+        Raises:
+            ConfigError: a section says something impossible, with its place.
+        """
+        return structure(StorageConfig, dict(self.storage), source)
+
+    @property
+    def in_flight(self) -> int:
+        """The most forwards that are launched and not processed."""
+        return int(self.storage["arena"].get("forwards_in_flight", 0))
+
+
+@functools.cache
+def installed() -> Catalog:
+    """The catalog of this process: metadata is read once."""
+    return Catalog.installed()
+
+
+def draw_world(seed: int, storage: Mapping[str, Any] | None = None, catalog: Catalog | None = None) -> World:
+    """The world of a seed. ``storage``: the sections of a user's own config, kept as they are."""
+    rng = random.Random(seed)
+    drawn = _draw_storage(rng, catalog or installed()) if storage is None else storage
+    page_tokens = int(drawn["arena"].get("page_tokens") or 16)
+    first = rng.choice(TIMINGS)
+    return World(
+        seed=seed,
+        storage=drawn,
+        weights=_draw_weights(rng),
+        timings=(first, rng.choice([timing for timing in TIMINGS if timing != first or timing == "random"])),
+        pressure=round(rng.random() ** 2, 3),
+        patience=round(rng.random(), 3),
+        waits_for_engines=rng.random() < 0.7,
+        prompt_max=page_tokens * rng.randint(1, 5),
+        verify_every=rng.choice((20, 40, 80)),
+    )
+
+
+def _draw_weights(rng: random.Random) -> dict[str, float]:
+    """Some actions never happen, the others more or less often than usual."""
+    silent = rng.choice((0.0, 0.1, 0.25, 0.4))
+    return {
+        name: 0.0 if name not in NEEDED and rng.random() < silent else round(base * math.exp(rng.uniform(-1.2, 1.2)), 3)
+        for name, base in ACTIONS.items()
+    }
+
+
+def _draw_storage(rng: random.Random, catalog: Catalog) -> dict[str, Any]:
+    """A chain of two to five bands with units of mixed sizes, on an arena that holds a few requests."""
+    page_tokens = rng.choice(PAGE_TOKENS)
+    running = rng.randint(3, 8)
+    context = page_tokens * rng.randint(4, 10)
+    layers = _draw_layers(rng, rng.choice(GRAINS))
+    has_state = any(layer["lifetime"] == "state" for layer in layers)
+    arena: dict[str, Any] = {
+        "page_tokens": page_tokens,
+        "context_tokens": context,
+        "max_running": running,
+        "mirrors": rng.random() < 0.6,
+        "forwards_in_flight": rng.choice((0, 1, 1, 1, 2, 2, 3)),
+    }
+    if has_state:
+        arena["slots_per_request"] = rng.choice((1, 1, 2))
+        arena["state_slots"] = running * arena["slots_per_request"]
+    drawn: dict[str, Any] = {
+        "arena": arena,
+        "layers": layers,
+        "policies": {"holes": rng.choice(HOLES), "compaction": rng.choice(COMPACTIONS)},
+        "checks": {"level": rng.choice((1, 1, 2))},
+    }
+    arena["memory"] = _tight_memory(drawn, rng.uniform(1.2, 3.5), catalog)
+    if has_state:
+        del arena["state_slots"]
+    return drawn
+
+
+def _draw_layers(rng: random.Random, grain: int) -> list[dict[str, Any]]:
+    """A state end, floats, and an owner end: with or without a state, and now and then an owner without bytes."""
+    has_state = rng.random() < 0.7
+    owner_has_bytes = rng.random() < 0.85
+    least = 2 - has_state - owner_has_bytes
+    lifetimes: list[dict[str, Any]] = [{"lifetime": "state"}] if has_state else []
+    floats = rng.sample(WINDOWS, max(least, rng.choice((0, 1, 1, 1, 2, 2, 3))))
+    for width in floats:
+        kind = "chunk" if width > 3 and rng.random() < 0.15 else "window"
+        lifetimes.append({"lifetime": kind, kind: width})
+    if owner_has_bytes:
+        lifetimes.append({"lifetime": "full"})
+    return [
+        {"index": index, **lifetime, **_draw_layout(rng, lifetime, grain)} for index, lifetime in enumerate(lifetimes)
+    ]
+
+
+def _draw_layout(rng: random.Random, lifetime: Mapping[str, Any], grain: int) -> dict[str, Any]:
+    """Entries of a few grains: units are multiples of one another as often as they are not."""
+    if lifetime["lifetime"] == "state":
+        shape = [rng.randint(2, 12) * max(1, grain // 4)]
+        return {"layout": "tensors", "tensors": [{"name": "state", "dtype": "float32", "shape": shape}]}
+    entry_bytes = grain * rng.randint(1, 4)
+    if entry_bytes % 4 or rng.random() < 0.5:
+        return {"layout": "latent", "row_bytes": entry_bytes}
+    return {"layout": "mha", "kv_heads": 1, "head_dim": entry_bytes // 4, "dtype": "float16"}
+
+
+def _tight_memory(storage: Mapping[str, Any], requests: float, catalog: Catalog) -> int:
+    """Room for so many requests of the full context, and not much more."""
+    arena = structure(ArenaConfig, {**storage["arena"], "memory": 1}, "", at="arena")
+    config = structure(StorageConfig, {**storage, "arena": {**storage["arena"], "memory": 1}}, "")
+    plan = plan_arena(declared_layers(config, catalog), arena)
+    context = arena.context_tokens or 1
+    shape = RequestShape(max(1, context // 2), context - context // 2)
+    demand = request_demand(plan, shape, chunk_tokens=context, slots_per_request=arena.slots_per_request)
+    limits = limits_of(attrs.evolve(arena, state_slots=None))
+    return least_budget(plan, tuple(math.ceil(units * requests) for units in demand), limits)
