@@ -1,11 +1,13 @@
 """What overlap costs the allocator: ``python benchmarks/overlap.py [--json] [--quick] [--page-size N ...]``.
 
-The serving step of ``takes.py`` (256 running, 2 % replaced a step, three kinds) with forwards processed before the next
-one is launched, and the same work under an overlapped loop: launch, record and process a step, frees under a forward in
-flight, write sets, pending batches; then with device mirrors as well, whose packed update is made at each launch; and with
-a flush each step. The ``host`` backend counts bytes and moves none, and its streams have
-nothing to wait for. Microseconds of the thread's CPU time, medians, the sides in turn, garbage collection off; the ratio
-is the row with the goal. No peer counts this apart.
+The serving step of ``takes.py`` (256 running, 2 % replaced a step, three kinds) where a forward is processed before the
+next one is launched, and the same work under an overlapped loop: launch, record and process, frees under a forward in
+flight, write sets, pending batches; with and without a flush each step. The ratio is the row with the goal. They run
+on the ``host`` backend, which counts bytes and moves none, and whose streams have nothing to wait for. The last rows
+are on the ``cpu`` backend, whose streams are threads, with and without device mirrors: what a packed update costs.
+
+Microseconds of the allocator's thread's CPU time, medians, the sides in turn, garbage collection off. No peer counts
+this apart.
 """
 
 import argparse
@@ -20,30 +22,47 @@ from rows import figure, show
 
 Row = dict[str, Any]
 RATIO_GOAL = 1.3
-REPEATS, WARM = 200, 40
+IN_FLIGHT = 2
+"""One runs, one is launched behind it."""
+REPEATS, WARM = 300, 60
 QUICK_REPEATS, QUICK_WARM = 6, 2
 
 
-def page_rows(page_tokens: int, repeats: int, warm: int) -> list[Row]:
-    """All loops at one page size, measured in turn."""
-    shape = Shape(page_tokens)
-    works: dict[str, Work] = {
-        "overlap off": our.ServingStep(storage_like(shape), Schedule()),
-        "overlap on": our.OverlappedStep(storage_like(shape, in_flight=2), Schedule()),
-        "overlap on, mirrors": our.OverlappedStep(storage_like(shape, in_flight=2, mirrors=True), Schedule()),
-        "overlap off, flush": our.ServingStep(storage_like(shape), Schedule(), flush=True),
-        "overlap on, flush": our.OverlappedStep(storage_like(shape, in_flight=2), Schedule(), flush=True),
-    }
+def medians(works: dict[str, Work], repeats: int, warm: int) -> dict[str, float]:
+    """The median step of each, measured in turn."""
     found = in_turn(list(works.values()), repeats, warm=warm)
-    medians = {name: series["step"].median_us for name, series in zip(works, found, strict=True)}
-    rows = [figure(f"step, {name}, page {page_tokens}", median, "us") for name, median in medians.items()]
-    for name, base in (
-        ("overlap on", "overlap off"),
-        ("overlap on, mirrors", "overlap off"),
-        ("overlap on, flush", "overlap off, flush"),
-    ):
-        goal = RATIO_GOAL if name == "overlap on" else None
-        rows.append(figure(f"{name} / {base}, page {page_tokens}", medians[name] / medians[base], "times", goal))
+    return {name: series["step"].median_us for name, series in zip(works, found, strict=True)}
+
+
+def page_rows(page_tokens: int, repeats: int, warm: int) -> list[Row]:
+    """All loops at one page size."""
+    shape = Shape(page_tokens)
+    rows = []
+    for flush in (False, True):
+        with_flush = ", flush" if flush else ""
+        off, on = medians(
+            {
+                "off": our.ServingStep(storage_like(shape), Schedule(), flush=flush),
+                "on": our.OverlappedStep(storage_like(shape, in_flight=IN_FLIGHT), Schedule(), flush=flush),
+            },
+            repeats,
+            warm,
+        ).values()
+        rows += [
+            figure(f"step, overlap off{with_flush}, page {page_tokens}", off, "us"),
+            figure(f"step, overlap on{with_flush}, page {page_tokens}", on, "us"),
+            figure(f"overlap on / off{with_flush}, page {page_tokens}", on / off, "times", RATIO_GOAL),
+        ]
+    storages = {
+        f"step, overlap on, cpu{mirrors and ', mirrors'}, page {page_tokens}": storage_like(
+            shape, in_flight=IN_FLIGHT, backend="cpu", mirrors=bool(mirrors)
+        )
+        for mirrors in ("", "mirrors")
+    }
+    works: dict[str, Work] = {name: our.OverlappedStep(storage, Schedule()) for name, storage in storages.items()}
+    rows += [figure(name, median, "us") for name, median in medians(works, repeats, warm).items()]
+    for storage in storages.values():
+        storage.release()
     return rows
 
 

@@ -21,6 +21,7 @@ QUICK = {
     "question": ["--quick"],
     "fill": ["--quick"],
     "scale": ["--quick"],
+    "overlap": ["--quick", "--page-size", "16"],
 }
 
 

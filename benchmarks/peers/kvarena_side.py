@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
@@ -47,8 +48,9 @@ def storage_of(
     policies: PoliciesConfig | None = None,
     in_flight: int = 0,
     mirrors: bool = False,
+    backend: str = "host",
 ) -> Storage:
-    """A storage over an arena of ``memory`` bytes; mirrors alone are charged beside it. Peers check as little as level 0."""
+    """A storage over an arena of ``memory`` bytes, mirrors aside. Peers check as little as level 0."""
     arena = ArenaConfig(
         memory=memory,
         page_tokens=page_tokens,
@@ -58,21 +60,11 @@ def storage_of(
         forwards_in_flight=in_flight,
     )
     config = StorageConfig(
-        arena=arena, backend="host", checks=ChecksConfig(level=checks), policies=policies or PoliciesConfig()
+        arena=arena, backend=backend, checks=ChecksConfig(level=checks), policies=policies or PoliciesConfig()
     )
     return build_storage(layers, config, CATALOG)
 
 
-def storage_like(
-    shape: Shape, windows: Sequence[int] = (WINDOW,), *, checks: int = 0, in_flight: int = 0, mirrors: bool = False
-) -> Storage:
-    """The arena of the rows; further windows are further kinds in the same bytes."""
-    return storage_of(
-        layers_of(windows),
-        shape.arena_bytes,
-        shape.page_tokens,
-        shape.running,
-        checks=checks,
-        in_flight=in_flight,
-        mirrors=mirrors,
-    )
+def storage_like(shape: Shape, windows: Sequence[int] = (WINDOW,), **ways: Any) -> Storage:
+    """The arena of the rows; further windows are further kinds in the same bytes. ``ways``: those of ``storage_of``."""
+    return storage_of(layers_of(windows), shape.arena_bytes, shape.page_tokens, shape.running, **ways)

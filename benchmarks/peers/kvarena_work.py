@@ -126,6 +126,9 @@ class OverlappedStep:
                 ids.write_ids(name)
             forward = storage.forwards.launch(ids)
             storage.forwards.record(forward)
+        if self.flying is not None and self.flying.event is not None:
+            storage.device.synchronize(self.flying.event)
+        with watch:
             if self.flying is not None:
                 storage.forwards.process(self.flying)
             self.flying = forward

@@ -43,8 +43,15 @@ def build_storage(
     policies = make_policies(catalog, config.policies, source)
     device: Device = make(catalog, "backends", config.backend, f"{source}: backend" if source else "backend")
     hooks = hook_manager(catalog, config.plugins)
-    ways = {"policies": policies, "checks": config.checks.level, "clearance": clearance_of(hooks)}
-    make_chain = partial(Chain, plan, device=device, in_flight=config.arena.forwards_in_flight, **ways)
+    make_chain = partial(
+        Chain,
+        plan,
+        device=device,
+        policies=policies,
+        checks=config.checks.level,
+        in_flight=config.arena.forwards_in_flight,
+        clearance=clearance_of(hooks),
+    )
     check_bookkeeping(sizing)
     _reserve(device, sizing)
     try:

@@ -54,5 +54,5 @@ class FloatBand(Span):
 
     def _unowned(self, start: int, stop: int) -> IntArray:
         """The pages of a block that are nobody's, rising. Nothing pends: it is a float that moves, or has moved."""
-        free = (self.ids.owners_of(slice(start, stop)) == UNOWNED).nonzero()[0] + start
+        free: IntArray = (self.ids.owners_of(slice(start, stop)) == UNOWNED).nonzero()[0] + start
         return free[~among(free, self.still.reserved)]

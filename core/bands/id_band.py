@@ -5,6 +5,7 @@ The owner of ids of a model in which no layer outlives the others; a stage that 
 
 from kvarena.bands.grid import Grid
 from kvarena.bands.unit_ids import UnitIds
+from kvarena.ledger.clearance import Actor
 from kvarena.planning.snapshot import BandShot
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
@@ -32,7 +33,7 @@ class IdBand:
         self.ids.bind(ids, ids)
         return ids
 
-    def reuse(self, ids: IntArray) -> IntArray:
+    def reuse(self, ids: IntArray, actors: tuple[Actor, ...] = ()) -> IntArray:
         """The same: ids need no room."""
         return self.take(ids)
 

@@ -49,6 +49,11 @@ class Span(ABC):
         return self.ids.bound
 
     @property
+    def free_count(self) -> int:
+        """How many pages of the span can be had: holes, and those that wait for a forward."""
+        return len(self.holes) + self.pending.count + self.vacated.count
+
+    @property
     def is_empty(self) -> bool:
         """Whether the span holds no page but holes: it may begin anew anywhere."""
         return not (self.ids.bound or self.pending.count or self.vacated.count or len(self._reserved()))
@@ -75,19 +80,14 @@ class Span(ABC):
         if self.is_empty:
             self.start = self.stop = self._anchor(start)
         count, below, above = len(ids), self.start - start, stop - self.stop
-        reused = count - below - above
-        free = len(self.holes) + self.pending.count + self.vacated.count
+        reused, free = count - below - above, self.free_count
         exact = below >= 0 <= above and reused == min(count, free)
         invariant(
             "band.growth_is_what_is_lacking", exact, sub_pool=self.grid.name, asked=count, reused=reused, free=free
         )
-        self._shot = None
         if not below and not above:
-            has_holes = len(self.holes) >= count
-            pages = self._bind(ids, self._choose(count, actors))
-            if not has_holes:  # whole batches came free, and some of their pages may lie at a frontier
-                self.absorb()
-            return pages
+            return self.reuse(ids, actors)
+        self._shot = None
         parts = [self._bind(ids[:reused], self._choose(reused, actors))] if reused else []
         for first, size in ((start, below), (self.stop, above)):
             if size:
@@ -97,10 +97,15 @@ class Span(ABC):
         self.start, self.stop = start, stop
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def reuse(self, ids: IntArray) -> IntArray:
-        """Bind ids that are nobody's to holes; there are as many."""
+    def reuse(self, ids: IntArray, actors: tuple[Actor, ...] = (FORWARD,)) -> IntArray:
+        """Bind ids that are nobody's to free pages of the span; there are as many."""
         self._shot = None
-        return self._bind(ids, self._holes(len(ids)))
+        count = len(ids)
+        if count <= len(self.holes):
+            return self._bind(ids, self._holes(count))
+        pages = self._bind(ids, self._choose(count, actors))
+        self.absorb()  # whole batches came free, and some of their pages may lie at a frontier
+        return pages
 
     # -- freeing
 

@@ -36,7 +36,8 @@ class Chain:
     """All bands of one arena, in chain order.
 
     A take:  1. checked    the ids exist, are unbound and named once; or they are minted for it.
-             2. planned    holes, or in place, if that serves; else, if nothing does, refused: nothing has changed.
+             2. planned    free pages of the spans, or in place, if that serves; else, if nothing does, refused, and
+                           nothing has changed.
              3. recovered  before anything moves, or where pages that forwards may touch are needed: the host waits for
                            transfers, if it must, then the allocator's stream waits for every forward in flight.
              4. rearranged ends are compacted, floats relocated.
@@ -130,8 +131,8 @@ class Chain:
         if count < 0:
             fail("chain.negative_demand", minter=minter, count=count)
         try:
-            if source.fit_in_holes(count):
-                taken = source.take_holes(count, actor)
+            if source.fit_in_spans(count):
+                taken = source.take_in_spans(count, actor)
             else:
                 counts = self._counts(dict.fromkeys(source.names, count))
                 planned = self._arrange(counts) if count <= source.pool.free else self._refusal(counts, source)

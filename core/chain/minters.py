@@ -39,7 +39,7 @@ class Minter:
         self.names = [band.grid.name for band in bands]
         self.owner, self.others = bands[-1], bands[:-1]
         self._loose = np.zeros(pool.count, dtype=np.bool_)  # out, and not bound by the owner
-        self._holes = [band.holes for band in bands if not isinstance(band, IdBand)]
+        self._spans = [band for band in bands if not isinstance(band, IdBand)]
 
     def mint(self, count: int) -> IntArray | None:
         """Ids that nobody holds; None if fewer are free."""
@@ -90,23 +90,24 @@ class Minter:
             band.free_among(ids)
         self.pool.accept(ids)
 
-    def fit_in_holes(self, count: int) -> bool:
+    def fit_in_spans(self, count: int) -> bool:
         """Whether so many ids can be minted, and bound in every band without growing it."""
         if count > self.pool.free:
             return False
-        for holes in self._holes:  # noqa: SIM110 - a generator costs as much as the rest of a take
-            if len(holes) < count:
+        for band in self._spans:  # noqa: SIM110 - a generator costs as much as the rest of a take
+            if len(band.holes) < count > band.free_count:
                 return False
         return True
 
-    def take_holes(self, count: int, actor: Actor) -> NewPages:
-        """Mint ids and bind them in every band, to holes: no span changes. They fit, by ``fit_in_holes``."""
+    def take_in_spans(self, count: int, actor: Actor) -> NewPages:
+        """Mint ids and bind them in every band, to pages of its span. They fit, by ``fit_in_spans``."""
         ids = self.pool.mint(count)
         pages: dict[str, IntArray] = {}
         try:
             for band in self.bands:
-                pages[band.grid.name] = taken = band.reuse(ids)
-                hand_out(band, taken, actors_of(band, actor))
+                actors = actors_of(band, actor)
+                pages[band.grid.name] = taken = band.reuse(ids, actors)
+                hand_out(band, taken, actors)
         except BaseException:
             self._take_back(ids)
             raise

@@ -1,9 +1,9 @@
 """The ledger of one arena: forwards, uses, the streams they are on, and the table of who waits for what."""
 
-from kvarena.ledger.clearance import CLEARANCE, COPY_WRITE, IN_FORWARD, RECEIVING, Actor, Answer, Clearance
+from kvarena.ledger.clearance import CLEARANCE, IN_FORWARD, Actor, Answer, Clearance
 from kvarena.ledger.steps import ForwardSteps
 from kvarena.ledger.timeline import Timeline
-from kvarena.ledger.uses import Use, Uses
+from kvarena.ledger.uses import Uses
 from kvarena.terms.invariants import fail
 from kvarena.terms.ports import Device, IntArray, Stream
 
@@ -36,23 +36,14 @@ class Ledger:
         Raises:
             InvariantError: a page was chosen that must not be offered.
         """
-        for use in self.uses.over(unit_bytes, pages):
-            answer = self.clearance.answer(actors, use.hazard)
-            if answer is Answer.NONE:
-                continue
-            if answer.keeps_page or use.event is None:
-                fail("ledger.page_is_not_to_be_had", use=str(use), asked_by=[actor.name for actor in actors])
-            self._wait(use, stream)
-
-    def _wait(self, use: Use, stream: Stream | None) -> None:
-        event = use.event
-        if event is None:
+        due = {hazard: self.clearance.answer(actors, hazard) for hazard in self.uses.hazards()}
+        due = {hazard: answer for hazard, answer in due.items() if answer is not Answer.NONE}
+        if not due:
             return
-        if stream is None or stream is self.timeline.memory:
-            self.timeline.wait(event)
-        else:
-            self.timeline.device.wait(stream, event)
-
-    def writers(self) -> list[Use]:
-        """The open uses that write: what a reader of their pages must wait for."""
-        return [use for use in self.uses if use.hazard in (COPY_WRITE, RECEIVING)]
+        for use in self.uses.over(unit_bytes, pages, due):
+            if due[use.hazard].keeps_page or use.event is None:
+                fail("ledger.page_is_not_to_be_had", use=str(use), asked_by=[actor.name for actor in actors])
+            if stream is None or stream is self.timeline.memory:
+                self.timeline.wait(use.event)
+            else:
+                self.timeline.device.wait(stream, use.event)

@@ -70,14 +70,14 @@ class ForwardSteps:
         """How many forwards are recorded and not processed."""
         return self.recorded - self.processed
 
-    def launch(self) -> Forward:
-        """The next forward begins.
-
-        Raises:
-            InvariantError: the one before it was never recorded, or too many are in flight.
-        """
+    def check_launch(self) -> None:
+        """The forward before was recorded, and no more are in flight than may be. Nothing changes."""
         invariant("forwards.launch_over_unrecorded", not self.is_open, never_recorded=self.launched)
         invariant("forwards.too_many_in_flight", self.flying < self.in_flight, flying=self.flying, most=self.in_flight)
+
+    def launch(self) -> Forward:
+        """The next forward begins."""
+        self.check_launch()
         self.launched += 1
         return Forward(self.launched)
 

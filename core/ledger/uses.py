@@ -1,49 +1,51 @@
 """Open uses of pages that no forward makes: host copies, transfers, and what a plugin records; each until it ends."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-import attrs
 import numpy as np
 
+from kvarena.ledger.batches import NO_PAGES
 from kvarena.ledger.clearance import Clearance, Hazard
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Event, IntArray
 
 
-@attrs.frozen
-class Pages:
+class Pages(NamedTuple):
     """The pages of one sub-pool that a use touches, rising."""
 
     unit_bytes: int
     pages: IntArray
 
-    def over(self, unit_bytes: int, pages: IntArray) -> bool:
-        """Whether these pages, on a grid of their own, share a byte with any of the use's."""
-        if not len(self.pages) or not len(pages):
-            return False
-        if unit_bytes == self.unit_bytes:
-            at = np.searchsorted(self.pages, pages)
-            at[at == len(self.pages)] = 0
-            return bool((self.pages[at] == pages).any())
-        low = pages * unit_bytes
-        after = np.searchsorted(self.pages * self.unit_bytes, low + unit_bytes)
-        before = np.searchsorted((self.pages + 1) * self.unit_bytes, low, side="right")
-        return bool((after > before).any())
 
-
-@attrs.define(eq=False)
 class Use:
-    """One use that is not over. ``event``: comes after it; None for an engine outside every stream."""
+    """One use that is not over. ``event``: comes after it; None for an engine outside every stream.
 
-    number: int = attrs.field(on_setattr=attrs.setters.frozen)
-    hazard: Hazard = attrs.field(on_setattr=attrs.setters.frozen)
-    pages: Mapping[str, Pages]
-    event: Event | None = attrs.field(on_setattr=attrs.setters.frozen)
+    ``pages`` by sub-pool; ``put`` says that they lie elsewhere now.
+    """
 
-    def over(self, unit_bytes: int, pages: IntArray) -> bool:
-        """Whether these pages share a byte with any page of the use."""
-        return any(mine.over(unit_bytes, pages) for mine in self.pages.values())
+    __slots__ = ("_low", "_stop", "event", "hazard", "number", "pages")
+
+    def __init__(self, number: int, hazard: Hazard, pages: Mapping[str, Pages], event: Event | None) -> None:
+        self.number = number
+        self.hazard = hazard
+        self.event = event
+        self.put(pages)
+
+    def put(self, pages: Mapping[str, Pages]) -> None:
+        """These are its pages. Those of several sub-pools share no byte, so their bytes can be sorted together."""
+        self.pages = pages
+        low = np.concatenate([NO_PAGES, *(mine.pages * mine.unit_bytes for mine in pages.values())])
+        stop = np.concatenate([NO_PAGES, *((mine.pages + 1) * mine.unit_bytes for mine in pages.values())])
+        low.sort()
+        stop.sort()
+        self._low, self._stop = low, stop
+
+    def over(self, low: IntArray, stop: IntArray) -> bool:
+        """Whether any of these byte ranges shares a byte with a page of the use."""
+        begun: IntArray = self._low.searchsorted(stop)
+        ended: IntArray = self._stop.searchsorted(low, side="right")
+        return bool(np.count_nonzero(begun > ended))
 
     def __str__(self) -> str:
         held = ", ".join(f"{len(mine.pages)} {name}" for name, mine in self.pages.items())
@@ -83,6 +85,10 @@ class Uses:
     def __contains__(self, use: Use) -> bool:
         return self._open.get(use.number) is use
 
+    def hazards(self) -> set[Hazard]:
+        """The hazards of the open uses."""
+        return {use.hazard for use in self._open.values()}
+
     def record(self, hazard: Hazard, pages: Mapping[str, Pages], event: Event | None) -> Use:
         """A use of these pages begins."""
         invariant("ledger.unknown_hazard", hazard in self.clearance.hazards, hazard=hazard.name)
@@ -102,8 +108,12 @@ class Uses:
     def move(self, use: Use, pages: Mapping[str, Pages]) -> None:
         """The pages of a use that has not begun lie elsewhere now."""
         invariant("ledger.move_of_unknown_use", use in self, use=str(use))
-        use.pages = pages
+        use.put(pages)
 
-    def over(self, unit_bytes: int, pages: IntArray) -> list[Use]:
-        """The uses that share a byte with these pages."""
-        return [use for use in self._open.values() if use.over(unit_bytes, pages)]
+    def over(self, unit_bytes: int, pages: IntArray, hazards: Collection[Hazard] | None = None) -> list[Use]:
+        """The uses, of these hazards or of any, that share a byte with these pages."""
+        low = pages * unit_bytes
+        stop = low + unit_bytes
+        return [
+            use for use in self._open.values() if (hazards is None or use.hazard in hazards) and use.over(low, stop)
+        ]

@@ -48,8 +48,8 @@ class Forwards:
                 made, or a row is still to be loaded or received; nothing has changed.
         """
         ledger, steps, table = self._ledger, self._ledger.steps, self._maps.table
-        if steps.is_open or steps.flying >= steps.in_flight > 0:
-            steps.launch()  # says which of its promises that breaks
+        if self._timeline.overlaps:
+            steps.check_launch()
         if ids is not None:
             ids.check_present()
             if table.away.count:

@@ -225,8 +225,12 @@ def release(draw: Draw) -> list[Op]:
 
 
 def flush(draw: Draw) -> list[Op]:
-    """Holes are closed, as far as nobody waits for it."""
-    return [Op("flush", {})]
+    """Holes are closed, as far as nobody waits for it; and now and then a crowd comes right after it."""
+    crowd = []
+    if draw.chance(0.3):
+        crowd = [start(draw), advance(draw), receive(draw), load(draw)]
+        draw.rng.shuffle(crowd)
+    return [Op("flush", {}), *(op for ops in crowd[:2] for op in ops)]
 
 
 def relief(draw: Draw) -> list[Op]:

@@ -68,11 +68,11 @@ class ChainSpec:
     slots_per_request: int = attrs.field(default=1, validator=at_least(1, 1 << 10))
     forwards_in_flight: int = attrs.field(default=0, validator=at_least(0, 64))
     chunk: int = attrs.field(default=CHUNK_TOKENS, validator=at_least(1, 1 << 24))
-    output_fraction: float = 1.0
+    output_fraction: float = attrs.field(default=1.0, validator=[attrs.validators.gt(0), attrs.validators.le(1)])
     host_places: int = attrs.field(default=HOST_PLACES, validator=at_least(1, 1 << 16))
     mirrors: bool = False
-    owner: str = "any"
-    checks: int = STRICT
+    owner: str = attrs.field(default="any", validator=attrs.validators.in_(("any", "required")))
+    checks: int = attrs.field(default=STRICT, validator=at_least(0, STRICT))
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
     sub_pools: Mapping[str, PoolSpec] = attrs.field(factory=dict)
     models: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)

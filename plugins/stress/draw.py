@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from kvarena.plugins.stress.operations import Op
-from kvarena.plugins.stress.scene import Guest, Scene
+from kvarena.plugins.stress.scene import READY, Guest, Scene
 from kvarena.plugins.stress.world import World
 
 
@@ -46,8 +46,12 @@ class Draw:
 
     def batch(self) -> list[Guest]:
         """Some requests that may run."""
-        ready = [guest for guest in self.scene.ready() if not (guest.reserved or guest.sending or guest.saving)]
-        return self.rng.sample(ready, self.rng.randint(1, len(ready))) if ready else []
+        scene = self.scene
+        ready = [guest for guest in scene.ready() if not (guest.reserved or guest.sending or guest.saving)]
+        batch = self.rng.sample(ready, self.rng.randint(1, len(ready))) if ready else []
+        if self.chance(0.02):  # one that is still to be loaded or received: refused by name
+            batch += [guest for guest in scene.guests.values() if guest.state != READY][:1]
+        return batch
 
     def growth(self) -> int:
         """Mostly a token, at times a chunk of a prompt."""

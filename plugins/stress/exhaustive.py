@@ -21,7 +21,7 @@ newest first. That is enough:
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import attrs
 
@@ -34,12 +34,12 @@ from kvarena.plugins.stress.small_world_key import Keys
 from kvarena.plugins.stress.small_world_memory import Memory
 from kvarena.plugins.stress.stage import Outcome, Stage
 from kvarena.plugins.stress.tags import spelled
-from kvarena.terms.errors import KvarenaError
+from kvarena.terms.errors import InvariantError
 
 UNEXPECTED = "unexpected_error"
 UNSTEADY = "state_differs_on_replay"
 CHANGED = "error_has_changed_something"
-MAY_REFUSE = {"free": "storage.free_below_what_retired", "submit": "band.free_of_bound_page"}
+MAY_REFUSE = {"free": "storage.free_below_what_retired"}
 """By verb, the named error that a move may come to: what a scheduler need not know beforehand."""
 
 
@@ -286,7 +286,7 @@ class Player:
             if broken is None:
                 self._late.device.drain()
                 broken = self._checks.after(Op("turn", {}), [Outcome("value"), Outcome("value")])
-        except KvarenaError as error:
+        except InvariantError as error:
             return Broken(str(error).partition(":")[0].partition(" ")[0], str(error))
         return broken
 

@@ -11,6 +11,8 @@ import attrs
 
 from kvarena.terms.errors import ConfigError, KvarenaError, nearest
 
+NUMBER_MAX = 1 << 48
+"""No row, unit or budget that anybody means is larger."""
 REQUIRED: Any = object()
 """The default of an argument that must be given."""
 
@@ -36,15 +38,24 @@ class Op(NamedTuple):
 
 @attrs.frozen
 class Kind:
-    """A kind of value: its words in a message, and whether a value is one."""
+    """A kind of value: its words in a message, and whether a value is one.
+
+    ``each``: of what kind its items are; ``least``: the smallest number; ``size``: how many items it has.
+    """
 
     words: str
     types: tuple[type, ...]
     each: "Kind | None" = None
+    least: int | None = None
+    size: int | None = None
 
     def holds(self, value: Any) -> bool:
         """Whether the value is of this kind; True and False are no numbers."""
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
+            return False
+        if isinstance(value, int) and not (-NUMBER_MAX if self.least is None else self.least) <= value <= NUMBER_MAX:
+            return False
+        if self.size is not None and len(value) != self.size:
             return False
         if self.each is None:
             return True
@@ -55,14 +66,17 @@ class Kind:
 
 NAME = Kind("a name", (str,))
 COUNT = Kind("a whole number", (int,))
+POSITIVE = Kind("a whole number from 1 on", (int,), least=1)
+NATURAL = Kind("a whole number from 0 on", (int,), least=0)
 NUMBER = Kind("a number", (int, float))
 FLAG = Kind("true or false", (bool,))
 TABLE = Kind("a table", (Mapping,))
 NAMES = Kind("a list of names", (list, tuple), NAME)
-COUNTS = Kind("a list of whole numbers", (list, tuple), COUNT)
-PIECES = Kind("a list of [first, end] pairs", (list, tuple), COUNTS)
-UNITS = Kind("a table of whole numbers by sub-pool", (Mapping,), COUNT)
-LENGTHS = Kind("a table of whole numbers by request", (Mapping,), COUNT)
+COUNTS = Kind("a list of whole numbers from 0 on", (list, tuple), NATURAL)
+PAIR = Kind("[first, end]", (list, tuple), NATURAL, size=2)
+PIECES = Kind("a list of [first, end] pairs", (list, tuple), PAIR)
+UNITS = Kind("a table of whole numbers by sub-pool", (Mapping,), NATURAL)
+LENGTHS = Kind("a table of whole numbers by request", (Mapping,), NATURAL)
 POSITIONS = Kind("a table of lists of rows by request", (Mapping,), COUNTS)
 AMOUNT = Kind('bytes, as a number or a text such as "1GiB"', (int, str))
 ANYTHING = Kind("anything", (object,))
@@ -113,9 +127,9 @@ _PLANNING = (
     Verb(
         "plan", "plan a model or declared layers; answers with names, owner and the bytes of each sub-pool",
         (
-            _may("tp", COUNT, 1, "tensor-parallel ranks"),
+            _may("tp", NATURAL, 1, "tensor-parallel ranks"),
             _may("dtype", NAME, "", "of keys and values"),
-            _may("page_tokens", COUNT, 0, "tokens a page; the chain's where 0"),
+            _may("page_tokens", NATURAL, 0, "tokens a page; the chain's where 0"),
             _may("owner", NAME, "any", "any or required"),
             _may("model", NAME, "", "one of [chain.models]; the only one where none is named"),
             _may("layers", NAME, "all", "all, recurrent (those with a state alone) or reversed"),
@@ -126,11 +140,11 @@ _PLANNING = (
         (
             _must("memory", AMOUNT, "the budget"),
             _may("model", NAME, "", "one of [chain.models]"),
-            _may("tp", COUNT, 1, "tensor-parallel ranks"),
-            _may("state_slots", COUNT, 0, "state slots; solved for where 0"),
-            _may("slots_per_request", COUNT, 1, "state slots of one request"),
-            _may("scratch_slots_per_request", COUNT, 0, "draft slots of one request"),
-            _may("context", COUNT, 0, "the longest request; the chain's where 0"),
+            _may("tp", NATURAL, 1, "tensor-parallel ranks"),
+            _may("state_slots", NATURAL, 0, "state slots; solved for where 0"),
+            _may("slots_per_request", NATURAL, 1, "state slots of one request"),
+            _may("scratch_slots_per_request", NATURAL, 0, "draft slots of one request"),
+            _may("context", NATURAL, 0, "the longest request; the chain's where 0"),
             _may("mirrors", FLAG, False, "charge the device's copies of the maps"),
         ),
     ),
@@ -141,7 +155,7 @@ _REQUESTS = (
         "take", "open a request if it is not, and take rows for it; with units, hold units that are no request's",
         (
             _REQUEST,
-            _may("rows", COUNT, 0, "so many rows more than it has"),
+            _may("rows", NATURAL, 0, "so many rows more than it has"),
             _may("units", UNITS, None, "units by sub-pool, held under the name without a request row"),
             _may("write", FLAG, False, "write the new rows by hand at once"),
         ),
@@ -168,7 +182,7 @@ _REQUESTS = (
             _REQUEST,
             _may("rows", COUNTS, None, "these rows; all where none"),
             _may("sub_pool", NAME, "", "one sub-pool; all where none is named"),
-            _may("pattern", COUNT, 0, "this 32-bit word all over instead of tags"),
+            _may("pattern", NATURAL, 0, "this 32-bit word all over instead of tags"),
             _may("value", NUMBER, None, "this bfloat16 value all over instead of tags"),
         ),
     ),
@@ -192,19 +206,19 @@ _QUESTIONS = (
     Verb(
         "demand", "what a request is charged, by sub-pool; or a window's peak",
         (
-            _may("prompt", COUNT, 1, "tokens to forward"),
-            _may("output", COUNT, 1, "tokens to generate"),
-            _may("chunk", COUNT, 0, "the prefill chunk; the chain's where 0"),
-            _may("window", COUNT, 0, "a window of its own: answers with its peak in pages"),
-            _may("page_tokens", COUNT, 0, "with window: tokens a page"),
+            _may("prompt", POSITIVE, 1, "tokens to forward"),
+            _may("output", NATURAL, 1, "tokens to generate"),
+            _may("chunk", NATURAL, 0, "the prefill chunk; the chain's where 0"),
+            _may("window", NATURAL, 0, "a window of its own: answers with its peak in pages"),
+            _may("page_tokens", NATURAL, 0, "with window: tokens a page"),
         ),
     ),
     Verb(
         "admit", "may this request start? yes, wait or never; with yes its charge is held back until it is taken",
         (
             _REQUEST,
-            _must("prompt", COUNT, "tokens to forward"),
-            _may("output", COUNT, 1, "tokens to generate"),
+            _must("prompt", POSITIVE, "tokens to forward"),
+            _may("output", NATURAL, 1, "tokens to generate"),
             _may("entry", NAME, "", "the entry that it starts from, locked while it runs"),
         ),
     ),
@@ -253,13 +267,13 @@ _FORWARDS = (
         (
             _FORWARD,
             _must("requests", NAMES, "who is in the batch"),
-            _may("rows", COUNT, 1, "so many rows more of each"),
+            _may("rows", NATURAL, 1, "so many rows more of each"),
         ),
     ),
     Verb("prebuilt", "a step without a forward is launched, recorded and processed", ()),
     Verb("barrier", "a stream of an engine waits for the forwards", (_may("stream", NAME, "engine", "its name"),)),
     Verb("land", "device time: the named forward, copy or transfer happens now", (_must("name", NAME, "which"),)),
-    Verb("turn", "device time: the adversary lands what it likes", (_may("limit", COUNT, 0, "at most; 0: any"),)),
+    Verb("turn", "device time: the adversary lands what it likes", (_may("limit", NATURAL, 0, "at most; 0: any"),)),
 )  # fmt: skip
 
 _DRAFTS = (
@@ -275,7 +289,7 @@ _COPIES = (
     ),
     Verb(
         "load", "pages for a load from the host are taken, for a request without rows, new or not",
-        (_COPY, _REQUEST, _must("rows", COUNT, "so many rows"), _may("source", NAME, "", "a copy that was saved")),
+        (_COPY, _REQUEST, _must("rows", NATURAL, "so many rows"), _may("source", NAME, "", "a copy that was saved")),
     ),
     Verb("submit", "the copy goes on its stream", (_COPY,)),
     Verb("capture", "device time: the backup reads now", (_COPY,)),
@@ -295,7 +309,7 @@ _TRANSFERS = (
     Verb("send", "a transfer engine reads a request's pages from now on", (_TRANSFER, _REQUEST)),
     Verb(
         "recv", "pages for a receive are taken, for a request without rows, new or not",
-        (_TRANSFER, _REQUEST, _must("rows", COUNT, "so many rows")),
+        (_TRANSFER, _REQUEST, _must("rows", NATURAL, "so many rows")),
     ),
     Verb("publish", "the peer learns the ids", (_TRANSFER,)),
     Verb(

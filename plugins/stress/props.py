@@ -109,6 +109,16 @@ class Props:
             raise ConfigError(f"there is no {what} {name!r} now; {nearest(name, among)}")
         return found
 
+    def check_rows(self, name: str, rows: Iterable[int], length: int) -> None:
+        """All of these are rows that it has.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        beyond = [row for row in rows if row >= length]
+        if beyond:
+            raise ConfigError(f"{name} has {length} rows, and no row {beyond[0]}")
+
     def rows(self, names: Iterable[str]) -> IntArray:
         """The rows of requests, in the order named."""
         return np.array([self.request(name).row for name in names], dtype=np.int64)

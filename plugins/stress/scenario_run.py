@@ -12,13 +12,14 @@ import attrs
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
 from kvarena.plugins.stress.chain_spec import lifetimes_of, open_stage
-from kvarena.plugins.stress.operations import read_operation
+from kvarena.plugins.stress.operations import Op, read_operation
 from kvarena.plugins.stress.scenario_file import Scenario, Step, Variant, ordered
 from kvarena.plugins.stress.scenario_planning import Drawing
 from kvarena.plugins.stress.scenario_values import differences, matches, resolved, spelled
 from kvarena.plugins.stress.stage import TIMED, Outcome, Stage
 from kvarena.terms.errors import ConfigError, InvariantError, KvarenaError
 
+TIMES_MAX = 1_000_000
 PASSED, FAILED, AWAITING = "passed", "failed", "awaiting"
 
 
@@ -144,8 +145,10 @@ class _Run:
         if not self._resolved(step, step.when):
             return
         times = self._resolved(step, step.times)
-        if not isinstance(times, int) or isinstance(times, bool) or times < 0:
-            raise ConfigError(f"{step.place}: {step.verb}: so many times must be a whole number, not {times!r}")
+        if not isinstance(times, int) or isinstance(times, bool) or not 0 <= times <= TIMES_MAX:
+            raise ConfigError(
+                f"{step.place}: {step.verb}: so many times must be a whole number up to {TIMES_MAX:,}, not {times!r}"
+            )
         first = self._resolved(step, step.first)
         for number in range(times):
             if step.counter:
@@ -208,9 +211,11 @@ class _Run:
                 return Outcome("error", None, type(error).__name__, str(error))
         if self._stage is None:
             raise ConfigError(f"{step.place}: {step.verb} needs a storage; give [chain.sub_pools] tables")
-        outcome = self._stage.apply(operation._replace(arguments=_renamed_arguments(arguments, self._names)))
+        kind, value, name, words = self._stage.apply(
+            Op(step.verb, _renamed_arguments(operation.arguments, self._names), step.line)
+        )
         self._turn()
-        return outcome._replace(value=_renamed(outcome.value, self._back))
+        return Outcome(kind, _renamed(value, self._back), name, words)
 
     def _turn(self) -> None:
         assert self._stage is not None

@@ -165,7 +165,8 @@ def _take(scene: _Scene) -> Iterator[Move]:
 
 
 def _extend(scene: _Scene) -> Iterator[Move]:
-    for one in scene.ready:
+    """Not of a request that a backup names: its window may leave pages behind."""
+    for one in scene.loose:
         length = scene.length(one)
         if length < scene.world.length_max:
             yield (Op("extend", {"to": {one.name: length + 1}}),)

@@ -24,6 +24,7 @@ from kvarena.plugins.stress.stage_transfers import Transfers
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError
+from kvarena.terms.ports import IntArray
 
 TIMED = frozenset({"land", "turn", "capture", "fill", "read"})
 """What these answer depends on when work lands, so ranks may differ in it."""
@@ -70,6 +71,7 @@ class Stage:
             **self.questions.verbs(), "land": self.land, "capture": self._land_copy, "fill": self._land_copy,
             "turn": self.turn,
         }  # fmt: skip
+        self._every_id = _every_id(storage)
         self.applied = 0
         self._outcomes = 0
 
@@ -117,7 +119,7 @@ class Stage:
         sum_ = zlib.crc32(table.flat.tobytes(), self._outcomes)
         sum_ = zlib.crc32(table.lengths.tobytes(), sum_)
         for band in chain.bands.values():
-            sum_ = zlib.crc32(band.ids.pages_of(np.arange(band.grid.id_count)).tobytes(), sum_)
+            sum_ = zlib.crc32(band.ids.pages_of(self._every_id[: band.grid.id_count]).tobytes(), sum_)
         return zlib.crc32(repr([shot[3:] for shot in chain.snapshot().bands]).encode(), sum_)
 
     def land(self, name: str) -> int:
@@ -143,6 +145,12 @@ class Stage:
 
     def _reopen(self) -> None:
         self._admission = None
+        self._every_id = _every_id(self.storage)
+
+
+def _every_id(storage: Storage) -> IntArray:
+    """As many ids as any sub-pool has."""
+    return np.arange(max(band.grid.id_count for band in storage.chain.bands.values()))
 
 
 def _spelled(outcome: Outcome) -> str:

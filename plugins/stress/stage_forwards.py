@@ -58,6 +58,8 @@ class Forwards:
         held = [props.named(props.units, name, "held unit") for name in units]
         rows = np.array([one.row for one in ones], dtype=np.int64)
         lengths = np.array([max(one.reserved, props.length(one)) for one in ones], dtype=np.int64)
+        for name, some in (writes or {}).items():
+            props.check_rows(name, some, max(props.request(name).reserved, props.length(props.request(name))))
         named = {props.request(name).row: list(some) for name, some in (writes or {}).items()}
         if writes is None:
             starts = np.array([one.written for one in ones], dtype=np.int64)

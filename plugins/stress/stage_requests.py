@@ -11,7 +11,7 @@ from kvarena.plugins.stress.props import Check, Props, Request, Units, Write
 from kvarena.plugins.stress.shelf import Shelf
 from kvarena.plugins.stress.tags import BLANK, value_tag, word_tag
 from kvarena.terms.answers import Refused
-from kvarena.terms.errors import ConfigError
+from kvarena.terms.errors import ConfigError, nearest
 from kvarena.terms.ports import IntArray
 
 
@@ -135,6 +135,7 @@ class Requests:
         else:
             one = props.request(request)
             length = props.length(one)
+            props.check_rows(request, rows or (), length)
             ids = rows_of_request(props, one.row, length)
             writes = writes_of(props, ids, None if rows is None else {one.row: rows})
             one.written = max(one.written, length)
@@ -276,6 +277,8 @@ def _only_rows(check: Check, rows: Sequence[int]) -> Check:
 def take_units(props: Props, units: Mapping[str, int]) -> dict[str, IntArray] | Refused:
     """Mint ids and bind them in the sub-pools named, in one arrangement; token sub-pools share their ids."""
     chain = props.storage.chain
+    for unknown in sorted(set(units) - set(chain.bands)):
+        raise ConfigError(f"there is no sub-pool {unknown!r}; {nearest(unknown, chain.bands)}")
     groups = {name: minter for name, minter in chain.minters.items() if set(minter.names) & set(units)}
     minted: dict[str, IntArray] = {}
     for name, minter in groups.items():

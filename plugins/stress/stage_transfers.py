@@ -96,6 +96,7 @@ class Transfers:
         props, passage = self._props, self._passage(transfer)
         if passage.engine is None:
             raise ConfigError(f"transfer {transfer!r} is not published, so the peer knows no page; publish it first")
+        props.check_rows(passage.request.name, rows or (), passage.rows)
         positions = np.array(list(range(passage.rows) if rows is None else rows), dtype=np.int64)
         is_there = props.requests.get(passage.request.name) is passage.request
         writes = []

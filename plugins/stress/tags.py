@@ -51,7 +51,7 @@ class PoolTags:
         pages = storage.sizing.arena_bytes // pool.unit_bytes
         view = FieldView("uint8", (self.row_bytes,), self.rows, 0, pool.unit_bytes, pages)
         self.bytes: Any = np.asarray(storage.device.view(view))
-        is_whole = not pool.unit_bytes % TAG_BYTES and not self.row_bytes % TAG_BYTES and not pool.is_slots
+        is_whole = not pool.unit_bytes % TAG_BYTES and not self.row_bytes % TAG_BYTES
         self._words: Any = self.bytes.view("<i8") if is_whole else None
 
     def content(self, tags: IntArray) -> Any:
@@ -67,15 +67,24 @@ class PoolTags:
 
     def write(self, pages: IntArray, places: IntArray, tags: IntArray) -> None:
         """Write tags into rows: the device's work, when its turn comes."""
-        if self._words is not None and tags[:1] < WORD:  # words stand in all rows of a write or in none
-            self._words[pages, places] = tags[:, None]
+        if self._words is not None and len(tags) and tags[0] < WORD:  # words stand in all rows of a write or in none
+            self._words[pages, places] = self._in_words(tags)
         else:
             self.bytes[pages, places] = self.content(tags)
+
+    def _in_words(self, tags: IntArray) -> IntArray:
+        """``content`` as 64-bit words, (..., words a row), or (..., 1) where they are all alike; for tags alone."""
+        if not self.is_slots:
+            return tags[..., None]
+        made = np.empty((*tags.shape, self.row_bytes // TAG_BYTES), dtype=np.int64)
+        made[..., 0] = tags
+        made[..., 1:] = np.where(tags == BLANK, 0, NAN_WORD << 32 | NAN_WORD)[..., None]
+        return made
 
     def compare(self, pages: IntArray, expected: IntArray) -> list[Mismatch]:
         """Rows of whole pages that do not hold what was expected, int64 (pages, rows a page)."""
         if self._words is not None and expected.max(initial=0) < WORD:
-            wrong = (self._words[pages] != expected[..., None]).any(axis=-1)
+            wrong = (self._words[pages] != self._in_words(expected)).any(axis=-1)
         else:
             wrong = (self.bytes[pages] != self.content(expected)).any(axis=-1)
         wrong &= expected != ANY

@@ -27,8 +27,10 @@ def test_pages_of_two_grids_overlap_where_they_share_a_byte(
     unit: int, mine: set[int], other: int, pages: set[int]
 ) -> None:
     """Whatever the two units are, against sets of bytes."""
-    expected = bool(in_bytes(unit, mine) & in_bytes(other, pages))
-    assert Pages(unit, array(mine)).over(other, array(pages)) == expected
+    uses = Uses(CLEARANCE)
+    uses.record(COPY_READ, {"full": Pages(unit, array(mine))}, None)
+    assert bool(uses.over(other, array(pages))) == bool(in_bytes(unit, mine) & in_bytes(other, pages))
+    assert not uses.over(other, array(pages), (SENDING,))
 
 
 @pytest.mark.req("LED-4")

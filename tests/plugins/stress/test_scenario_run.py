@@ -152,7 +152,7 @@ def test_what_is_found_as_it_runs_has_its_line_too(tmp_path: Path) -> None:
     """A variable that is not there, an argument that a sum makes of another kind."""
     with pytest.raises(ConfigError, match=r"x.toml:13: there is no variable 'n'"):
         run(tmp_path, 'do = "take", request = "R{n}", rows = 1')
-    with pytest.raises(ConfigError, match=r"x.toml:13: take: rows must be a whole number, not 'True'"):
+    with pytest.raises(ConfigError, match=r"x.toml:13: take: rows must be a whole number from 0 on, not 'True'"):
         run(tmp_path, 'do = "take", request = "R", rows = "= 1 == 1"')
 
 

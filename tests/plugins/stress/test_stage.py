@@ -1,6 +1,7 @@
 """A stage plays operations on one rank, on any device; what its bytes show to be wrong is a finding, in words."""
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
 from kvarena.plugins.stress.chain_spec import ChainSpec, PoolSpec, open_stage
-from kvarena.plugins.stress.operations import Op
+from kvarena.plugins.stress.operations import REQUIRED, VERBS, Kind, Op, read_operation
 from kvarena.plugins.stress.stage import Outcome, Stage
 from kvarena.terms.errors import ConfigError
 
@@ -167,6 +168,38 @@ def test_a_refusal_an_error_and_what_is_awaited_are_outcomes() -> None:
     awaited = stage.apply(Op("checkpoint", {"request": "A", "entry": "K"}))
     assert awaited == Outcome("awaits", None, "state checkpoints", "awaits state checkpoints")
     assert "request A is open" in play(stage, "quiet")
+    stage.storage.release()
+
+
+NAMES = ("A", "B", "f", "c", "t", "E")
+NUMBERS = (-1, 0, 1, 2, 3, 5, 9, 40, 1 << 40)
+
+
+def any_value(rng: random.Random, kind: Kind) -> Any:
+    """Something of a kind; now and then what makes no sense."""
+    if kind.types == (str,) or kind.types == (int, str):
+        return rng.choice(NAMES)
+    if kind.types == (bool,):
+        return rng.random() < 0.5
+    if kind.each is None:
+        return rng.choice([number for number in NUMBERS if kind.least is None or number >= kind.least])
+    if kind.types == (Mapping,):
+        keys = ("full", "window-4", "state", "A", "B", "X")
+        return {rng.choice(keys): any_value(rng, kind.each) for _ in range(rng.randint(0, 3))}
+    return [any_value(rng, kind.each) for _ in range(kind.size or rng.randint(0, 3))]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_played_is_an_outcome(seed: int) -> None:
+    """Nonsense is a named error, or goes through; nothing is raised."""
+    rng, stage = random.Random(seed), open_stage(SPEC, Choice("simulated", {"seed": seed}), CATALOG, "")
+    verbs = [verb for name, verb in VERBS.items() if name not in ("plan", "size", "resize", "repeat")]
+    for _ in range(400):
+        verb = rng.choice(verbs)
+        given = [one for one in verb.arguments if one.default is REQUIRED or rng.random() < 0.4]
+        op = read_operation(verb.name, {one.name: any_value(rng, one.kind) for one in given}, "here")
+        assert stage.apply(op).kind in ("value", "refused", "error", "awaits"), op
+        stage.turn()
     stage.storage.release()
 
 
