@@ -26,6 +26,7 @@ from kvarena.terms.answers import Refused
 from kvarena.terms.doors import line
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
+from kvarena.terms.members import among
 from kvarena.terms.ports import IntArray, Touch
 
 BACKUP, LOAD = "backup", "load"
@@ -271,7 +272,7 @@ def checked_ids(maps: Maps, ids: Mapping[str, IntArray], what: str) -> dict[str,
 
     Raises:
         KvarenaError: a sub-pool that does not exist, or has no bytes.
-        InvariantError: an id has no page.
+        InvariantError: an id has no page, or one that a load which is not submitted will fill.
     """
     checked = {}
     for name, some in ids.items():
@@ -281,6 +282,19 @@ def checked_ids(maps: Maps, ids: Mapping[str, IntArray], what: str) -> dict[str,
         if len(line(some, f"{what}: the ids of {name}")):
             band.ids.check_bound(some)
             checked[name] = some.copy()
+    _check_filled(maps, checked, what)
     if not checked:
         raise KvarenaError(f"{what}: no ids are given, so there is nothing to copy")
     return checked
+
+
+def _check_filled(maps: Maps, ids: Mapping[str, IntArray], what: str) -> None:
+    """None of these pages waits for a load: what it holds is not what its row will read."""
+    table = maps.table
+    waiting = np.flatnonzero(table.away.holds > 0) if table.away.count else ()
+    if not len(waiting):
+        return
+    for name, some in ids.items():
+        own = table.slots[waiting] if name == maps.slots_name else table.pages[waiting]
+        early = some[among(some, own.reshape(-1))]
+        invariant("copies.read_before_submit", not len(early), asked_by=what, sub_pool=name, ids=early)

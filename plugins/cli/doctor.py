@@ -18,7 +18,7 @@ from kvarena.terms.errors import KvarenaError
 from kvarena.terms.units import format_bytes
 
 PACKAGES = ("kvarena", "numpy", "torch", "transformers", "safetensors", "triton", "attrs", "pluggy")
-ABSENT_BACKENDS = ("cuda", "rocm", "simulated")
+ABSENT_BACKENDS = ("cuda", "rocm")
 """Backends that the design names and this version does not have."""
 
 PROBE_BYTES = 1 << 16
@@ -78,7 +78,7 @@ def _untested(backends: Mapping[str, Any]) -> list[str]:
     """What this version does not cover, said rather than left to be found."""
     lines = [
         "GPUs: the cuda and rocm backends are not part of this version, so nothing here was run on one.",
-        "Overlapped forwards, streams and CUDA graphs: not part of this version; every step is waited for.",
+        "kvarena run and replay wait for every step; an engine of its own may overlap forwards. CUDA graphs: untested.",
         "Systems other than Linux on x86-64, and Python other than 3.11: not tested.",
     ]
     if importlib.util.find_spec("torch") is None:

@@ -1,36 +1,62 @@
-"""``kvarena explore``: every order of everything that may happen in a tiny world, to a depth, with the states counted."""
+"""``kvarena explore``: every order of all that may happen in a tiny world, to a depth, with the states counted."""
 
 import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import click
 
 from kvarena.plugins.cli.context import catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.stress.checks import PROMISES
-from kvarena.plugins.stress.exhaustive import Found, Level, Report, explore as explore_world
-from kvarena.plugins.stress.small_world import WORLDS
+from kvarena.plugins.stress.exhaustive import Found, Level, Report
+from kvarena.plugins.stress.exhaustive import explore as explore_world
+from kvarena.plugins.stress.small_world import MOVES, WORLDS
+from kvarena.terms.errors import nearest
 
 EXIT_BROKEN = 1
+
+
+class Moves(click.ParamType):  # type: ignore[type-arg]
+    """``take,finish,flush``: kinds of move."""
+
+    name = "kinds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The kinds, each once, or a usage error."""
+        kinds = value if isinstance(value, tuple) else tuple(dict.fromkeys(value.split(",")))
+        for kind in kinds:
+            if kind not in MOVES:
+                self.fail(f"there is no move {kind!r}; {nearest(kind, MOVES)}", param, ctx)
+        return kinds
 
 
 @click.command()
 @click.option("--depth", type=click.IntRange(1, 64), default=4, show_default=True, help="Moves from the start.")
 @click.option(
-    "--world", "names", type=click.Choice(list(WORLDS)), multiple=True, help="One of the worlds; all where none is named."
+    "--world",
+    "names",
+    type=click.Choice(list(WORLDS)),
+    multiple=True,
+    help="One of the worlds; all where none is named.",
 )
+@click.option("--moves", type=Moves(), default=(), help=f"Only these kinds of move, to go deeper: {','.join(MOVES)}.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @json_option
 @click.pass_context
-def explore(ctx: click.Context, /, *, depth: int, names: tuple[str, ...], as_json: bool) -> int:
+def explore(
+    ctx: click.Context, /, *, depth: int, names: tuple[str, ...], moves: tuple[str, ...], jobs: int, as_json: bool
+) -> int:
     """Try every order of takes, frees, forwards, copies and transfers in tiny worlds, and check every promise.
 
     Exit code 0: every promise held in every state. 1: one was broken; the fewest moves that break it are printed.
     """
     catalog, reports = catalog_of(ctx), []
     for name in names or WORLDS:
+        world = attrs.evolve(WORLDS[name], moves=moves or WORLDS[name].moves)
         with _Levels(name, quiet=as_json) as levels:
-            report = explore_world(WORLDS[name], depth, catalog, told=levels.at)
+            report = explore_world(world, depth, catalog, workers=jobs, told=levels.at)
         reports.append(report)
         if not as_json:
             for line in lines_of(report):

@@ -67,7 +67,9 @@ def record(
     """Write a trace: seeded operations and scenario files, what came of each, and what the host decided."""
     catalog = catalog_of(ctx)
     if device not in catalog.names("backends"):
-        raise ConfigError(f"--device {device}: no backend of this name; there are: {', '.join(catalog.names('backends'))}")
+        raise ConfigError(
+            f"--device {device}: no backend of this name; there are: {', '.join(catalog.names('backends'))}"
+        )
     scripts = [script for file in files for script in scripts_of(read_scenario(file), catalog)]
     chosen: Sequence[int] = seeds if seeds is not None else range(0 if files else 20)
     count = len(chosen) * max(1, len(page_sizes)) + len(scripts)
@@ -77,9 +79,7 @@ def record(
             progress.at(runs, f"{operations:,} operations")
 
         worlds = traces.worlds_of(chosen, page_sizes, catalog)
-        runs, played = traces.record(
-            out, worlds, scripts, operations=ops, catalog=catalog, device=device, told=told
-        )
+        runs, played = traces.record(out, worlds, scripts, operations=ops, catalog=catalog, device=device, told=told)
     if as_json:
         print_json({"version": 1, "trace": str(out), "runs": runs, "operations": played})
     else:

@@ -225,12 +225,22 @@ def release(draw: Draw) -> list[Op]:
 
 
 def flush(draw: Draw) -> list[Op]:
-    """Holes are closed, as far as nobody waits for it; and now and then a crowd comes right after it."""
-    crowd = []
-    if draw.chance(0.3):
+    """Holes are closed, as far as nobody waits for it. Now and then holes are made that a forward leaves behind,
+    and a crowd comes right after the flush: it finds what was moved from still read.
+    """
+    ops = [Op("flush", {})]
+    batch = [guest for guest in draw.batch() if guest.length < draw.length_max]
+    leaving = [guest for guest in draw.scene.ready() if guest not in batch and not guest.saving]
+    if batch and leaving and draw.chance(0.4):
+        names = [guest.name for guest in batch]
+        done = [Op("process", {"forward": name}) for name in draw.scene.flying]
+        gone = [Op("finish", {"request": guest.name}) for guest in leaving[:2]]
+        ops = [*done, *gone, Op("step", {"forward": draw.name("f"), "requests": names}), *ops]
+    if draw.chance(0.4):
         crowd = [start(draw), advance(draw), receive(draw), load(draw)]
         draw.rng.shuffle(crowd)
-    return [Op("flush", {}), *(op for ops in crowd[:2] for op in ops)]
+        ops += [op for some in crowd[:2] for op in some]
+    return ops
 
 
 def relief(draw: Draw) -> list[Op]:

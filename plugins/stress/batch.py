@@ -33,7 +33,7 @@ def reads_of(props: Props, names: Sequence[str], ids: IterationIds) -> list[Chec
     return found
 
 
-def writes_of(props: Props, ids: IterationIds, only: Only | None = None) -> list[Write]:
+def writes_of(props: Props, ids: IterationIds, only: Only | None = None, sub_pool: str = "") -> list[Write]:
     """The new rows of a step, and the slots of those that have any: each gets a tag of its own."""
     if not props.tags.on or not len(ids.rows):
         return []
@@ -43,15 +43,15 @@ def writes_of(props: Props, ids: IterationIds, only: Only | None = None) -> list
     index, positions = index[chosen], positions[chosen]
     places = ids.write_offsets()[chosen] if len(index) else positions
     for tags in props.tags.token_pools:
-        if not len(index):
-            break
+        if not len(index) or (sub_pool and tags.name != sub_pool):
+            continue
         pages = ids.write_pages(tags.name)[chosen]
         bound = pages != props.storage.chain.bands[tags.name].grid.sink_page
         fresh = props.tags.fresh(int(np.count_nonzero(bound)))
         tags.table[ids.rows[index[bound]], positions[bound]] = fresh
         found.append(Write(tags, pages[bound], places[bound], fresh))
     slots, slot_ids = props.tags.slots, ids.slots
-    if slots is not None and slot_ids is not None:
+    if slots is not None and slot_ids is not None and sub_pool in ("", slots.name):
         writers = np.unique(index) if props.maps.names else np.arange(len(ids.rows))
         pages = slot_ids[writers].reshape(-1)
         fresh = props.tags.fresh(len(pages))

@@ -18,6 +18,7 @@ class Draw:
         self.units = units
         self.guests_max, self.length_max = limits
         self.has_state = any(table.get("lifetime") == "state" for table in world.storage["layers"])
+        self.few = 3 * int(world.storage["arena"].get("page_tokens") or 16)
         self.rng = random.Random(world.seed + 1)
         self._count = 0
 
@@ -34,7 +35,7 @@ class Draw:
         """From 1 to ``most``: small, or under pressure anything."""
         if most <= 1:
             return 1
-        return self.rng.randint(1, most if self.chance(self.world.pressure) else min(most, 3))
+        return self.rng.randint(1, most if self.chance(self.world.pressure) else min(most, self.few))
 
     def patient(self) -> bool:
         """Whether the outside world lets others wait a little more."""

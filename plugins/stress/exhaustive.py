@@ -20,27 +20,24 @@ newest first. That is enough:
 """
 
 import contextlib
+import multiprocessing
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import attrs
 
 from kvarena.assembly.catalog import Catalog
-from kvarena.plugins.stress.batch import reads_of
-from kvarena.plugins.stress.checks import CRASH, FEASIBLE_LIES, LOST_WRITE, RANK_DIVERGENCE, Broken, Checks
+from kvarena.plugins.stress.checks import Broken
 from kvarena.plugins.stress.operations import Op
-from kvarena.plugins.stress.small_world import Move, SmallWorld, moves_of, probes_of
-from kvarena.plugins.stress.small_world_key import Keys
-from kvarena.plugins.stress.small_world_memory import Memory
-from kvarena.plugins.stress.stage import Outcome, Stage
-from kvarena.plugins.stress.tags import spelled
-from kvarena.terms.errors import InvariantError
+from kvarena.plugins.stress.small_world import Move, SmallWorld
+from kvarena.plugins.stress.small_world_player import Player
 
-UNEXPECTED = "unexpected_error"
 UNSTEADY = "state_differs_on_replay"
 CHANGED = "error_has_changed_something"
-MAY_REFUSE = {"free": "storage.free_below_what_retired"}
-"""By verb, the named error that a move may come to: what a scheduler need not know beforehand."""
+CHUNK = 16
+"""So many states are handed to a worker at once."""
 
 
 @attrs.frozen
@@ -108,28 +105,49 @@ class _State:
         return tuple(reversed(moves))
 
 
+@attrs.define
+class _Followed:
+    """What came of following a state. ``new``: states that whoever followed it had not met, by the move to each."""
+
+    moves: int = 0
+    probes: int = 0
+    new: list[tuple[Move, bytes]] = attrs.field(factory=list)
+    found: list[Found] = attrs.field(factory=list)
+
+
+_Task = tuple[tuple[Move, ...], bytes]
+"""A state to follow: the path to it, and its key."""
+_Follow = Callable[[Sequence[_Task]], Iterable[_Followed]]
+
+
 def explore(
     world: SmallWorld,
     depth: int,
     catalog: Catalog,
     *,
     found_max: int = 1,
+    workers: int = 1,
     told: Callable[[Level], None] | None = None,
 ) -> Report:
-    """Search a world to a depth in moves; stop after ``found_max`` broken promises.
+    """Search a world to a depth in moves; stop after ``found_max`` broken promises. The counts hang on no workers.
 
     Raises:
         KvarenaError: the world cannot be built.
     """
     began = time.monotonic()
-    with contextlib.closing(Player(world, catalog)) as player:
-        search = _Search(player, found_max, told)
+    with contextlib.ExitStack() as stack:
+        player = stack.enter_context(contextlib.closing(Player(world, catalog)))
+        broken = player.go(())
+        follow = stack.enter_context(_workers(world, workers)) if workers > 1 else _here(player)
+        search = _Search(_State(None, (), player.key()), follow, found_max, told)
+        if broken is not None:
+            search.found.append(Found(broken.check, broken.words, ()))
         level = 0
         while level < depth and search.to_follow and not search.is_done:
             level += 1
             search.follow(level)
         return Report(
-            world.name, level, tuple(search.states), search.moves, player.probes, time.monotonic() - began,
+            world.name, level, tuple(search.states), search.moves, search.probes, time.monotonic() - began,
             tuple(search.found), not search.to_follow and not search.found,
         )  # fmt: skip
 
@@ -143,17 +161,13 @@ def replay(world: SmallWorld, path: tuple[Move, ...], catalog: Catalog) -> Broke
 class _Search:
     """The states met so far, and those still to follow."""
 
-    def __init__(self, player: "Player", found_max: int, told: Callable[[Level], None] | None) -> None:
+    def __init__(self, first: _State, follow: _Follow, found_max: int, told: Callable[[Level], None] | None) -> None:
         self.found: list[Found] = []
-        broken = player.go(())
-        if broken is not None:
-            self._report(broken, ())
-        first = _State(None, (), player.key() if broken is None else b"")
         self.to_follow = [first]
         self.states = [1]
-        self.moves = 0
-        self._player = player
+        self.moves = self.probes = 0
         self._known = {first.key}
+        self._follow = follow
         self._found_max = found_max
         self._told = told
 
@@ -166,167 +180,106 @@ class _Search:
         """Try every move of every state on the list; the new ones are the next list."""
         following, self.to_follow = self.to_follow, []
         self.states.append(0)
-        for number, state in enumerate(following, start=1):
-            self._from(state)
+        tasks = [(state.path(), state.key) for state in following]
+        for number, (state, followed) in enumerate(zip(following, self._follow(tasks), strict=False), start=1):
+            self.moves += followed.moves
+            self.probes += followed.probes
+            for move, key in followed.new:
+                if key not in self._known:
+                    self._known.add(key)
+                    self.states[-1] += 1
+                    self.to_follow.append(_State(state, move, key))
+            for found in followed.found:
+                if not self.is_done and all(found.check != other.check for other in self.found):
+                    self.found.append(found)
             if self._told is not None:
                 self._told(Level(depth, number, len(following), len(self._known), self.moves))
             if self.is_done:
                 return
 
-    def _from(self, state: _State) -> None:
-        player, path = self._player, state.path()
-        broken = player.go(path)
-        if broken is None and player.key() != state.key and state.key:
-            broken = Broken(UNSTEADY, "the same moves led to another state than before")
-        if broken is not None:
-            self._report(broken, path)
-            return
-        broken = player.probe(path)
-        if broken is not None:
-            self._report(broken[0], broken[1])
-            if self.is_done:
-                return
-        for move in player.moves():
-            player.back()
-            self.moves += 1
-            wrong = player.play(move)
-            key = player.key() if wrong is None else b""
-            if wrong is None and player.was_error and key != state.key:
-                wrong = Broken(CHANGED, f"{move[-1]} was an error, and something has changed")
-            if wrong is None and key not in self._known:
-                self._known.add(key)
-                wrong = player.look()
-                if wrong is None:
-                    self.states[-1] += 1
-                    self.to_follow.append(_State(state, move, key))
-            if wrong is not None:
-                self._report(wrong, (*path, move))
-                if self.is_done:
-                    return
 
-    def _report(self, broken: Broken, path: tuple[Move, ...]) -> None:
-        if broken.check not in {found.check for found in self.found}:
-            self.found.append(Found(broken.check, broken.words, path))
+# -- following one state
 
 
-class Player:
-    """Two ranks of a world, on which moves are played and taken back."""
-
-    def __init__(self, world: SmallWorld, catalog: Catalog) -> None:
-        """Open both; the caller closes them.
-
-        Raises:
-            KvarenaError: the world cannot be built.
-        """
-        self.probes = 0
-        self._world = world
-        self._stages = [world.open(timing, catalog) for timing in ("early", "late")]
-        self._early, self._late = self._stages
-        self._checks = Checks(self._stages)
-        self._keys = Keys(self._early)
-        for stage in self._stages[1:]:
-            Keys(stage)
-        self._came = Outcome("value")
-        self._start = self._here = self._remembered()
-
-    def close(self) -> None:
-        """Give both arenas back."""
-        self._start.put_back()
-        for stage in self._stages:
-            stage.storage.release()
-
-    def key(self) -> bytes:
-        """The state of now."""
-        return self._keys.key()
-
-    def go(self, path: tuple[Move, ...]) -> Broken | None:
-        """To the end of a path, from the start; moves are tried from there."""
-        self._start.put_back()
-        for move in (*self._world.start, *path):
-            broken = self.play(move)
-            if broken is not None:
-                return broken
-        self._here = self._remembered()
-        return None
-
-    def back(self) -> None:
-        """To where ``go`` led."""
-        self._here.put_back()
-
-    @property
-    def was_error(self) -> bool:
-        """Whether the last operation came to a named error, of those that it may come to."""
-        return self._came.kind == "error"
-
-    def moves(self) -> tuple[Move, ...]:
-        """What may happen now."""
-        return tuple(moves_of(self._world, self._early))
-
-    def play(self, move: Move) -> Broken | None:
-        """One move on both ranks; the promise that it broke."""
-        for op in move:
-            try:
-                outcomes = [stage.apply(op) for stage in self._stages]
-                self._came = outcomes[0]
-                self._early.device.turn()
-                broken = self._checks.after(op, outcomes) or _unexpected(op, outcomes)
-            except Exception as error:  # whatever an operation stops with is what we are here to find
-                return Broken(f"{CRASH}.{type(error).__name__}", f"{op}: {type(error).__name__}: {error}")
-            if broken is not None:
-                return broken
-        return None
-
-    def look(self) -> Broken | None:
-        """All that is slow to look at; afterwards the state is another, as everything has landed."""
-        try:
-            self._early.storage.verify()
-            broken = self._unread()
-            if broken is None and self._early.digest() != self._late.digest():
-                broken = Broken(RANK_DIVERGENCE, "the ranks' maps, lengths or answers differ")
-            if broken is None:
-                self._late.device.drain()
-                broken = self._checks.after(Op("turn", {}), [Outcome("value"), Outcome("value")])
-        except InvariantError as error:
-            return Broken(str(error).partition(":")[0].partition(" ")[0], str(error))
-        return broken
-
-    def probe(self, path: tuple[Move, ...]) -> tuple[Broken, tuple[Move, ...]] | None:
-        """Take what is said to fit, to the last unit, and one unit more, which is said not to."""
-        for op, fits in tuple(probes_of(self._early)):
-            self.back()
-            self.probes += 1
-            broken = self.play((op,))
-            if broken is None and (self._came.kind == "value") != fits:
-                said = "fits" if fits else "does not fit"
-                broken = Broken(FEASIBLE_LIES, f"{op} {said}, said feasible; and then came {self._came}")
-            if broken is not None:
-                return broken, (*path, (op,))
-        return None
-
-    def _remembered(self) -> Memory:
-        still = [part for stage in self._stages for part in (stage.storage.plan, stage.storage.sizing)]
-        return Memory(self._stages, still)
-
-    def _unread(self) -> Broken | None:
-        """Rows that nobody has read yet hold what they should too, on the rank where everything has landed."""
-        stage = self._early
-        props, storage = stage.props, stage.storage
-        for name, request in props.requests.items():
-            if storage.requests.away.holds[request.row] < 0:
-                continue
-            for check in reads_of(props, (name,), storage.translate(props.rows([name]))):
-                for wrong in check.tags.compare(check.pages, check.expected):
-                    words = (
-                        f"{check.tags.name} row {wrong.place} of page {int(check.pages[wrong.index])} of {name} holds "
-                        f"{spelled(wrong.found)}, not {spelled(wrong.expected)}, though nobody has read it yet"
-                    )
-                    return Broken(LOST_WRITE, words)
-        return None
+def _one(player: Player, task: _Task, known: set[bytes]) -> _Followed:
+    """Play the path to a state, then try its moves from there. ``known``: states that need no second look; it grows."""
+    (path, key), followed = task, _Followed()
+    broken = player.go(path)
+    if broken is None and player.key() != key:
+        broken = Broken(UNSTEADY, "the same moves led to another state than before")
+    if broken is not None:
+        followed.found.append(Found(broken.check, broken.words, path))
+        return followed
+    before = player.probes
+    lies = player.probe(path)
+    followed.probes = player.probes - before
+    if lies is not None:
+        followed.found.append(Found(lies[0].check, lies[0].words, lies[1]))
+    for move in player.moves():
+        player.back()
+        followed.moves += 1
+        wrong, reached = _try(player, move, key)
+        if wrong is None and reached not in known:
+            known.add(reached)
+            wrong = player.look()
+            if wrong is None:
+                followed.new.append((move, reached))
+        if wrong is not None:
+            followed.found.append(Found(wrong.check, wrong.words, (*path, move)))
+    return followed
 
 
-def _unexpected(op: Op, outcomes: list[Outcome]) -> Broken | None:
-    """Every move is one that may be made: none of them comes to an error, a named one included."""
-    for outcome in outcomes:
-        if outcome.kind not in ("value", "refused") and MAY_REFUSE.get(op.verb) != outcome.name:
-            return Broken(UNEXPECTED, f"{op} came to {outcome}")
-    return None
+def _try(player: Player, move: Move, key: bytes) -> tuple[Broken | None, bytes]:
+    """One move, and the state that it leads to."""
+    wrong = player.play(move)
+    if wrong is not None:
+        return wrong, b""
+    reached = player.key()
+    if player.was_error and reached != key:
+        return Broken(CHANGED, f"{move[-1]} was an error, and something has changed"), reached
+    return None, reached
+
+
+def _here(player: Player) -> _Follow:
+    """Follow states in this process, one after another."""
+    known: set[bytes] = set()
+    return lambda tasks: (_one(player, task, known) for task in tasks)
+
+
+# -- on several workers
+
+
+@contextlib.contextmanager
+def _workers(world: SmallWorld, count: int) -> Iterator[_Follow]:
+    """Follow states on several processes. What came of each is given in the order of the states.
+
+    Each remembers what it has met itself, and hands over what is new to it: the first in order always is.
+    """
+    context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(world,))
+
+    def follow(tasks: Sequence[_Task]) -> Iterator[_Followed]:
+        chunks = [tasks[start : start + CHUNK] for start in range(0, len(tasks), CHUNK)]
+        for followed in pool.map(_several, chunks):
+            yield from followed
+
+    try:
+        yield follow
+    finally:  # an interrupt, an error or a promise that broke: nobody waits for what is under way
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+
+
+_OWN: list[_Follow] = []
+"""In a worker: how it follows states."""
+
+
+def _begin(world: SmallWorld) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the parent ends the others
+    _OWN.append(_here(Player(world, Catalog.installed())))
+
+
+def _several(tasks: Sequence[_Task]) -> list[_Followed]:
+    return list(_OWN[0](tasks))

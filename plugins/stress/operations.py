@@ -40,33 +40,35 @@ class Op(NamedTuple):
 class Kind:
     """A kind of value: its words in a message, and whether a value is one.
 
-    ``each``: of what kind its items are; ``least``: the smallest number; ``size``: how many items it has.
+    ``each``: of what kind its items are; ``least``, ``most``: the bounds of a number; ``size``: how many items it has.
     """
 
     words: str
     types: tuple[type, ...]
     each: "Kind | None" = None
-    least: int | None = None
+    least: int = -NUMBER_MAX
+    most: int = NUMBER_MAX
     size: int | None = None
 
     def holds(self, value: Any) -> bool:
         """Whether the value is of this kind; True and False are no numbers."""
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             return False
-        if isinstance(value, int) and not (-NUMBER_MAX if self.least is None else self.least) <= value <= NUMBER_MAX:
+        if isinstance(value, int) and not self.least <= value <= self.most:
             return False
-        if self.size is not None and len(value) != self.size:
+        given: Any = value
+        if self.size is not None and len(given) != self.size:
             return False
         if self.each is None:
             return True
-        given: Any = value
         items: Iterable[Any] = given.values() if isinstance(given, Mapping) else given
         return all(self.each.holds(item) for item in items)
 
 
 NAME = Kind("a name", (str,))
 COUNT = Kind("a whole number", (int,))
-POSITIVE = Kind("a whole number from 1 on", (int,), least=1)
+TOKENS = Kind("a number of tokens, at most 1,048,576", (int,), least=0, most=1 << 20)
+PROMPT = Kind("a number of tokens from 1 to 1,048,576", (int,), least=1, most=1 << 20)
 NATURAL = Kind("a whole number from 0 on", (int,), least=0)
 NUMBER = Kind("a number", (int, float))
 FLAG = Kind("true or false", (bool,))
@@ -206,19 +208,19 @@ _QUESTIONS = (
     Verb(
         "demand", "what a request is charged, by sub-pool; or a window's peak",
         (
-            _may("prompt", POSITIVE, 1, "tokens to forward"),
-            _may("output", NATURAL, 1, "tokens to generate"),
-            _may("chunk", NATURAL, 0, "the prefill chunk; the chain's where 0"),
-            _may("window", NATURAL, 0, "a window of its own: answers with its peak in pages"),
-            _may("page_tokens", NATURAL, 0, "with window: tokens a page"),
+            _may("prompt", PROMPT, 1, "tokens to forward"),
+            _may("output", TOKENS, 1, "tokens to generate"),
+            _may("chunk", TOKENS, 0, "the prefill chunk; the chain's where 0"),
+            _may("window", TOKENS, 0, "a window of its own: answers with its peak in pages"),
+            _may("page_tokens", TOKENS, 0, "with window: tokens a page"),
         ),
     ),
     Verb(
         "admit", "may this request start? yes, wait or never; with yes its charge is held back until it is taken",
         (
             _REQUEST,
-            _must("prompt", POSITIVE, "tokens to forward"),
-            _may("output", NATURAL, 1, "tokens to generate"),
+            _must("prompt", PROMPT, "tokens to forward"),
+            _may("output", TOKENS, 1, "tokens to generate"),
             _may("entry", NAME, "", "the entry that it starts from, locked while it runs"),
         ),
     ),

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
+from kvarena.ledger.clearance import Actor
 from kvarena.plugins.stress.tags import Mismatch, PoolTags, Tags, spelled
 from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.storage import Storage
@@ -119,9 +120,29 @@ class Props:
         if beyond:
             raise ConfigError(f"{name} has {length} rows, and no row {beyond[0]}")
 
+    def check_sub_pool(self, name: str) -> None:
+        """There is such a sub-pool, or none is named.
+
+        Raises:
+            ConfigError: there is not.
+        """
+        names = self.storage.plan.names
+        if name and name not in names:
+            raise ConfigError(f"there is no sub-pool {name!r}; {nearest(name, names)}")
+
     def rows(self, names: Iterable[str]) -> IntArray:
         """The rows of requests, in the order named."""
         return np.array([self.request(name).row for name in names], dtype=np.int64)
+
+    def present(self, name: str, asked_by: str) -> Request:
+        """The request of this name, with its rows there: no load is to be submitted, no receive to be released.
+
+        Raises:
+            InvariantError: they are still to come.
+        """
+        request = self.request(name)
+        self.storage.requests.away.check_none(np.array([request.row]), asked_by=asked_by, drafting=True)
+        return request
 
     def length(self, request: Request) -> int:
         """How many rows a request has."""
@@ -150,6 +171,16 @@ class Props:
                 write.tags.write(write.pages, write.places, write.written)
 
         return land
+
+    def clear(self, parts: "Iterable[Check]", actor: Actor) -> None:
+        """These pages are about to be used by hand, as a forward would: what is still under way on them is waited for.
+
+        Raises:
+            InvariantError: a transfer is, and nobody may have them.
+        """
+        ledger = self.storage.chain.ledger
+        for part in parts:
+            ledger.clear(part.tags.unit_bytes, part.pages, (actor,), ledger.timeline.forward)
 
     def by_hand(self, who: str, checks: list[Check], writes: list[Write]) -> None:
         """Do it on the forward stream, behind everything that is queued there and on the allocator's, and wait."""

@@ -1,4 +1,4 @@
-"""Tiny worlds for a search that leaves nothing out: a handful of pages, two requests, and all that may happen to them."""
+"""Tiny worlds for a search that leaves nothing out: a handful of pages, two requests, all that may happen to them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -51,8 +51,8 @@ class SmallWorld:
 
 
 _EVERYTHING = (
-    "take", "extend", "free", "finish", "forward", "process", "flush", "backup", "load", "submit", "end", "send", "recv",
-    "publish", "peer_write", "release", "abort", "copy_state",
+    "take", "extend", "free", "finish", "forward", "process", "flush", "backup", "load", "submit", "end", "send",
+    "recv", "publish", "peer_write", "release", "abort", "copy_state",
 )  # fmt: skip
 
 _TWO_ENDS = SmallWorld(
@@ -250,15 +250,16 @@ def _recv(scene: _Scene) -> Iterator[Move]:
 
 
 def _publish(scene: _Scene) -> Iterator[Move]:
-    if scene.passage is not None and scene.passage.is_receive and not scene.passage.transfer.published:
-        if scene.passage.request in scene.receiving:
-            yield (Op("publish", {"transfer": TRANSFER}),)
+    """Not of a row that was closed: its peer never learns the pages."""
+    passage = scene.passage
+    if passage is not None and passage.request in scene.receiving and not passage.transfer.published:
+        yield (Op("publish", {"transfer": TRANSFER}),)
 
 
 def _peer_write(scene: _Scene) -> Iterator[Move]:
-    if scene.passage is not None and scene.passage.engine is not None and scene.passage.is_receive:
-        if scene.passage.event is None:
-            yield (Op("peer_write", {"transfer": TRANSFER}),)
+    passage = scene.passage
+    if passage is not None and passage.is_receive and passage.engine is not None and passage.event is None:
+        yield (Op("peer_write", {"transfer": TRANSFER}),)
 
 
 def _release(scene: _Scene) -> Iterator[Move]:

@@ -45,7 +45,9 @@ class Keys:
         hosts = inside(device, "_hosts").values()
         self._shadows = [device.shadow, *(host.shadow for host in hosts)]
         self._lanes = next(value for value in vars(self._storage).values() if type(value).__name__ == "Lanes")
-        self._minter_of = {name: minter.name for minter in self._storage.chain.minters.values() for name in minter.names}
+        self._minter_of = {
+            name: minter.name for minter in self._storage.chain.minters.values() for name in minter.names
+        }
         self._ids: dict[tuple[str, int], int] = {}
         self._events: list[Any] = []
 
@@ -53,11 +55,8 @@ class Keys:
         """The state of now. No forward is open."""
         self._ids.clear()
         self._events = []
-        told = [repr(list(self._host())), self._device()]
-        digest = hashlib.blake2b(digest_size=KEY_BYTES)
-        for part in told:
-            digest.update(part.encode() if isinstance(part, str) else part)
-        return digest.digest()
+        host = repr(list(self._host())).encode()  # before the device: it says which events count
+        return hashlib.blake2b(host + self._device(), digest_size=KEY_BYTES).digest()
 
     # -- the host
 
@@ -123,7 +122,10 @@ class Keys:
             yield self._stage.props.requests.get(passage.request.name) is passage.request
             yield [(pool, self._named(pool, ids)) for pool, ids in transfer.ids.items()]
             yield [(pool, pages.tolist()) for pool, pages in passage.pages.items()]
-            yield rows.get(transfer.row), [row == transfer.row for row in inside(self._storage.requests, "_free")]
+            yield (
+                None if transfer.row is None else rows.get(transfer.row),
+                [row == transfer.row for row in inside(self._storage.requests, "_free")],
+            )
             for stop in (passage.engine, passage.event, transfer.after):
                 yield self._event(stop)
 

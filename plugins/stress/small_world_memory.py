@@ -15,8 +15,8 @@ Put = tuple[Callable[[Any, Any], None], Any, Any]
 """How to put one object back: the function, the object, and what it had."""
 
 _STILL = (
-    str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType, types.BuiltinFunctionType,
-    range, slice, np.generic, np.dtype, type(Ellipsis),
+    str, bytes, int, float, complex, bool, type(None), type, range, slice, np.generic, np.dtype, type(Ellipsis),
+    types.ModuleType, types.CodeType, types.BuiltinFunctionType,
 )  # fmt: skip
 """Values, and what no operation changes."""
 _OUTSIDE = ("pluggy", "random", "functools", "re", "fractions", "importlib", "pathlib", "enum", "_thread", "threading")
@@ -117,7 +117,7 @@ def _look_for(kind: type) -> Callable[[Memory, Any, list[Any]], None]:
         return Memory._nothing
     for base, look in tuple(_LOOKS.items()):
         if issubclass(kind, base) and base is not object:
-            return look if kind.__module__ in ("builtins", "collections", "types") or base is tuple else _both(kind, look)
+            return look if base is tuple else _both(kind, look)
     return _fields(kind)
 
 
@@ -146,7 +146,8 @@ def _fields(kind: type) -> Callable[[Memory, Any, list[Any]], None]:
 
 def _both(kind: type, inside: Callable[[Memory, Any, list[Any]], None]) -> Callable[[Memory, Any, list[Any]], None]:
     """For a container's subclass with attributes of its own."""
-    fields = _fields(kind) if slots_of(kind) or getattr(kind, "__dictoffset__", 0) else None
+    has_fields = bool(slots_of(kind) or getattr(kind, "__dictoffset__", 0))
+    fields = _fields(kind) if has_fields else None
 
     def look(memory: Memory, one: Any, stack: list[Any]) -> None:
         inside(memory, one, stack)

@@ -112,7 +112,7 @@ class Copies:
             found = self._shelf.find(entry)
             ids = {name: mine for name, mine in found.ids.items() if chain.bands[name].grid.unit_bytes}
         else:
-            row, table = props.request(request).row, props.storage.requests
+            row, table = props.present(request, "backup").row, props.storage.requests
             pages = table.pages[row, : int(table.page_counts[row])]
             ids = {pool.name: pages for pool in props.storage.plan.token_pools if pool.unit_bytes}
             if props.maps.slots_name is not None:
@@ -151,7 +151,10 @@ class Copies:
     def submit(self, copy: str) -> int:
         """The copy goes on its stream; how many units it moves."""
         props, transport = self._props, self._transport(copy)
-        if transport.is_load:
+        request = transport.request
+        if request is not None and props.requests.get(request.name) is not request:
+            targets = {}  # its row was closed: the storage says so
+        elif transport.is_load:
             targets = self._fill(transport)
         else:
             targets = {name: self.host.take(name, len(mine.at)) for name, mine in transport.saved.items()}

@@ -67,7 +67,8 @@ class Questions:
         found += [f"{len(storage.ownership.handed_over())} pages are handed over"] * bool(
             len(storage.ownership.handed_over())
         )
-        storage.verify()
+        if not found:
+            storage.verify()
         return found
 
     # -- inside

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kvarena.admission.admission import Admission
+from kvarena.ledger.clearance import FORWARD, FORWARD_READ
 from kvarena.plugins.stress.batch import reads_of, reads_of_units, rows_of_request, writes_of
 from kvarena.plugins.stress.props import Check, Props, Request, Units, Write
 from kvarena.plugins.stress.shelf import Shelf
@@ -127,19 +128,20 @@ class Requests:
     ) -> int:
         """Tags, or one word all over, by hand; the rows or slots written."""
         props = self._props
+        props.check_sub_pool(sub_pool)
         if not props.tags.on:
             return 0
+        props.clear(self._reads(request), FORWARD)
         fixed = word_tag(pattern) if pattern else value_tag(value) if value is not None else None
         if request in props.units:
-            writes = self._writes_of_units(props.units[request], rows)
+            writes = self._writes_of_units(props.units[request], rows, sub_pool)
         else:
-            one = props.request(request)
+            one = props.present(request, "write")
             length = props.length(one)
             props.check_rows(request, rows or (), length)
             ids = rows_of_request(props, one.row, length)
-            writes = writes_of(props, ids, None if rows is None else {one.row: rows})
+            writes = writes_of(props, ids, None if rows is None else {one.row: rows}, sub_pool)
             one.written = max(one.written, length)
-        writes = [part for part in writes if not sub_pool or part.tags.name == sub_pool]
         if fixed is not None:
             self._refill(request, writes, fixed)
         props.by_hand(f"a write of {request}", [], writes)
@@ -150,9 +152,11 @@ class Requests:
     ) -> str | list[str] | dict[str, Any]:
         """``ok``, ``sink`` where nothing is bound and all is zero, or what is wrong, in words."""
         props = self._props
+        props.check_sub_pool(sub_pool)
         checks = [check for check in self._reads(request) if not sub_pool or check.tags.name == sub_pool]
         if not props.tags.on:
             return "ok"
+        props.clear(checks, FORWARD_READ)
         if whole:
             return self._values(checks)
         if rows is not None:
@@ -214,10 +218,12 @@ class Requests:
         del self._props.units[name]
         return sum(map(len, units.ids.values()))
 
-    def _writes_of_units(self, units: Units, rows: Sequence[int] | None) -> list[Write]:
+    def _writes_of_units(self, units: Units, rows: Sequence[int] | None, sub_pool: str) -> list[Write]:
         """Rows of units are counted through all of a sub-pool's."""
         props, found = self._props, []
         for name, ids in units.ids.items():
+            if (sub_pool and name != sub_pool) or name not in props.tags.pools:
+                continue
             tags = props.tags.pools[name]
             count = len(ids) * tags.rows
             places = np.array([row for row in (range(count) if rows is None else rows) if row < count], dtype=np.int64)
@@ -241,7 +247,8 @@ class Requests:
             return reads_of_units(props, props.units[name])
         if name in self._shelf.entries:
             return reads_of_units(props, self._shelf.entries[name])
-        return reads_of(props, (name,), props.storage.translate(props.rows([name])))
+        row = props.present(name, "read").row
+        return reads_of(props, (name,), props.storage.translate(np.array([row])))
 
     def _values(self, checks: Sequence[Check]) -> dict[str, Any]:
         """Whole pages as bfloat16: a value a row where it is the same all along, and the sum."""

@@ -49,7 +49,7 @@ class Transfers:
 
     def send(self, transfer: str, request: str) -> int:
         """An engine reads a request's pages from now on; how many units."""
-        props, one = self._props, self._props.request(request)
+        props, one = self._props, self._props.present(request, "send")
         self._check_new(transfer)
         chain, table = props.storage.chain, props.storage.requests
         pages = table.pages[one.row, : int(table.page_counts[one.row])]
@@ -96,6 +96,8 @@ class Transfers:
         props, passage = self._props, self._passage(transfer)
         if passage.engine is None:
             raise ConfigError(f"transfer {transfer!r} is not published, so the peer knows no page; publish it first")
+        if passage.transfer.released:
+            raise ConfigError(f"transfer {transfer!r} is released: its peer writes no more")
         props.check_rows(passage.request.name, rows or (), passage.rows)
         positions = np.array(list(range(passage.rows) if rows is None else rows), dtype=np.int64)
         is_there = props.requests.get(passage.request.name) is passage.request

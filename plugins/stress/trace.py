@@ -25,7 +25,11 @@ from kvarena.plugins.stress.world import World, draw_world
 from kvarena.terms.errors import ConfigError, PlanError
 
 Told = Callable[[int, int], None]
-"""Is given how many runs and operations are done."""
+"""Is given how far it is: runs and operations that were recorded; bytes that were compared, of how many."""
+
+
+def _nobody(done: int, of: int) -> None:
+    """Nobody is told."""
 
 
 @attrs.frozen
@@ -58,7 +62,7 @@ def record(
     operations: int,
     catalog: Catalog,
     device: str = "host",
-    told: Told = lambda runs, operations: None,
+    told: Told = _nobody,
 ) -> tuple[int, int]:
     """Write a trace of so many operations of each world, and of all scripts; how many runs and operations.
 
@@ -90,8 +94,8 @@ def worlds_of(seeds: Iterable[int], page_sizes: Sequence[int], catalog: Catalog)
             yield f"seed {seed}", world
 
 
-def replay(path: Path, catalog: Catalog, told: Callable[[int, int], None] = lambda done, size: None) -> Iterator[Compared]:
-    """Play each run of a trace again, here. ``told`` is given how many bytes of the file are done, of how many.
+def replay(path: Path, catalog: Catalog, told: Told = _nobody) -> Iterator[Compared]:
+    """Play each run of a trace again, here.
 
     Raises:
         ConfigError: the file is none, of another version, cut off, or speaks of what is not known here; with its place.
@@ -102,7 +106,7 @@ def replay(path: Path, catalog: Catalog, told: Callable[[int, int], None] = lamb
         told(reader.bytes_read, reader.size)
 
 
-def beside(path: Path, other: Path, told: Callable[[int, int], None] = lambda done, size: None) -> Iterator[Compared]:
+def beside(path: Path, other: Path, told: Told = _nobody) -> Iterator[Compared]:
     """Compare two traces of the same runs.
 
     Raises:
@@ -111,9 +115,10 @@ def beside(path: Path, other: Path, told: Callable[[int, int], None] = lambda do
     one, two = TraceReader(path), TraceReader(other)
     for mine, its in itertools.zip_longest(one.runs(), two.runs()):
         if mine is None or its is None or mine.name != its.name:
-            there = mine or its
-            words = f"{path} has {mine.name if mine else 'no run'!r} here, {other} has {its.name if its else 'no run'!r}"
-            raise ConfigError(f"{there.place if there else path}: {words}; record both of the same seeds and files")
+            here, there = (run.name if run else "no run" for run in (mine, its))
+            place = next((run.place for run in (mine, its) if run), str(path))
+            words = f"{path} has {here!r} here, {other} has {there!r}"
+            raise ConfigError(f"{place}: {words}; record both of the same seeds and files")
         yield _beside(mine, its)
         told(one.bytes_read, one.size)
 
@@ -236,7 +241,8 @@ def _operation(line: Line) -> Op:
     arguments = line.says.get("with", {})
     if not isinstance(arguments, Mapping):
         raise ConfigError(f"{line.place}: with: must be a table of arguments, not {str(arguments)[:60]!r}")
-    return read_operation(line.says["do"], {name: each for name, each in arguments.items() if each is not None}, line.place)
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return read_operation(line.says["do"], given, line.place)
 
 
 def _fields(run: RecordedRun) -> tuple[str, ...]:

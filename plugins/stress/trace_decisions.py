@@ -69,7 +69,7 @@ def _differing(recorded: Mapping[str, Any], now: Mapping[str, Any], fields: Sequ
     bands, its = recorded.get("bands", {}), now.get("bands", {})
     for name in [*bands, *(name for name in its if name not in bands)]:
         if name not in bands or name not in its:
-            yield f"band {name}: {'there' if name in bands else 'not there'} -> {'there' if name in its else 'not there'}"
+            yield f"band {name}: " + ("there -> not there" if name in bands else "not there -> there")
             continue
         was, has = dict(zip(fields, bands[name], strict=False)), dict(zip(BAND_FIELDS, its[name], strict=False))
         for field in [field for field in fields if field in has and was.get(field) != has[field]]:

@@ -27,7 +27,10 @@ class TraceWriter:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> "TraceWriter":
-        self._file = self._path.open("w", encoding="utf-8", newline="\n")
+        try:
+            self._file = self._path.open("w", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise ConfigError(f"{self._path}: cannot be written: {error.strerror}") from None
         return self
 
     def begin(self, header: Mapping[str, Any]) -> None:
@@ -114,8 +117,7 @@ class TraceReader:
             ConfigError: no such file, another version, a line that is cut off or makes no sense; with its place.
         """
         lines = self._lines()
-        count = 0
-        for line in lines:
+        for count, line in enumerate(lines):
             if "runs" in line.says:
                 if line.says["runs"] != count:
                     raise ConfigError(f"{line.place}: {line.says['runs']} runs are said to be here, and {count} are")
@@ -124,7 +126,6 @@ class TraceReader:
             yield run
             for _ in run.operations():
                 pass
-            count += 1
         raise ConfigError(f"{self.path}: there is no end: the file was cut off, or is no trace; record it again")
 
     def _lines(self) -> Iterator[Line]:

@@ -38,9 +38,9 @@ class Script:
 
     def _of(self, steps: Sequence[Step]) -> Iterator[tuple[Op, Step]]:
         for step in steps:
-            if all(self._variables.get(name) in _several(value) for name, value in step.only.items()):
-                if self._filled(step, step.when):
-                    yield from self._repeated(step)
+            is_case = all(self._variables.get(name) in _several(value) for name, value in step.only.items())
+            if is_case and self._filled(step, step.when):
+                yield from self._repeated(step)
 
     def _repeated(self, step: Step) -> Iterator[tuple[Op, Step]]:
         first = self._filled(step, step.first)

@@ -1,4 +1,4 @@
-"""What a run of a trace runs on: a storage of a seed's world or a scenario's chain, told so that any checkout builds it.
+"""What a run of a trace is on: a storage of a seed's world or a scenario's chain, told so that any checkout builds it.
 
 A run is told by its storage and its operations, not by its seed: another checkout may draw another world of a seed.
 """
@@ -55,7 +55,8 @@ class Setting:
 
     def told(self) -> dict[str, Any]:
         """As the header of a run has it."""
-        return {name: value for name, value in attrs.asdict(self, recurse=False).items() if value not in ("", {}, False)}
+        told = attrs.asdict(self, recurse=False)
+        return {name: value for name, value in told.items() if value not in ("", {}, False)}
 
 
 def read_setting(header: Mapping[str, Any], place: str) -> Setting:

@@ -32,10 +32,10 @@ ACTIONS: Mapping[str, float] = {
     "commit": 3.0,
     "cache": 2.0,
     "evict": 2.0,
-    "backup": 2.0,
-    "load": 2.0,
-    "submit": 3.0,
-    "end": 3.0,
+    "backup": 4.0,
+    "load": 4.0,
+    "submit": 4.0,
+    "end": 2.0,
     "copy_state": 2.0,
     "checkpoint": 2.0,
     "send": 2.0,
@@ -60,10 +60,11 @@ GRAINS = (2, 4, 8, 8, 8, 16, 16)
 PAGE_TOKENS = (1, 1, 2, 2, 4, 8)
 COMPACTIONS: tuple[Any, ...] = (
     "eager",
-    "none",
+    "eager",
     {"name": "lazy", "max_moves": 1},
     {"name": "lazy", "max_moves": 3},
     "lazy",
+    "none",
 )
 HOLES: tuple[Any, ...] = (
     "nearest",

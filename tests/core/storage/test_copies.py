@@ -318,6 +318,23 @@ def test_what_is_wrong_with_a_copy_is_said_by_name(in_flight: int) -> None:
     assert_quiet(storage)
 
 
+@pytest.mark.req("LED-2+")
+def test_what_a_load_will_fill_is_not_read_before_it_is_submitted() -> None:
+    """Neither saved nor sent, its slots neither; from then on whoever reads waits for it."""
+    storage = overlapped(STATE, FULL, memory=4096)
+    row = opened(storage)
+    copy = loaded(storage, row, 3)
+    for name, some in copy.ids.items():
+        for reads in (storage.copies.backup, storage.transfers.send):
+            with nothing_changes(storage), pytest.raises(InvariantError, match=r"copies\.read_before_submit"):
+                reads({name: some})
+    memory = {name: storage.device.host_memory(storage.plan[name].unit_bytes, len(ids)) for name, ids in copy.ids.items()}
+    storage.copies.submit(copy, {name: (host, np.arange(len(host))) for name, host in memory.items()})
+    storage.copies.end(copy)
+    storage.copies.backup(copy.ids)
+    storage.release()
+
+
 def test_a_load_whose_row_was_closed_cannot_be_submitted() -> None:
     """All its sub-pools were named, so the row could be closed and its ids are another's by now."""
     storage = storage_of((FULL,), page_tokens=4)
