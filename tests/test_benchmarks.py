@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ROW = {"case", "ours", "unit", "peer", "theirs", "goal"}
 QUICK = {
     "moves": ["--quick"],
+    "harness": ["--quick"],
     "replay": ["--limit", "5"],
     "plan": [],
     "quickstart": ["--model", "llama"],

@@ -11,15 +11,9 @@ class FloatBand(Span):
     """The pages of one sub-pool somewhere between its neighbours. Empty, it is nowhere: others see through it."""
 
     def absorb(self) -> None:
-        """Hand back the holes at both frontiers.
-
-        A float that has nothing but reserved pages left is gone from around them: its neighbours step over them.
-        """
+        """Hand back the holes at both frontiers."""
         self.stop -= self.holes.drop_below(self.stop)
         self.start += self.holes.drop_above(self.start)
-        if len(self.still.reserved) and not (self.live or self.pending.count or self.vacated.count):
-            self.holes.remove(self.holes.inside(len(self.holes), self.start, self.stop))
-            self.stop = self.start
 
     def relocation(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
         """Sources and targets that bring every live page into ``[start, stop)``: pages inside it stay.
@@ -46,7 +40,7 @@ class FloatBand(Span):
         self.ids.rebind(sources, targets)
         self.start, self.stop = start, stop
         self.holes.add(self._unowned(start, stop))
-        total = self.live + len(self.holes) + len(self._reserved())
+        total = self.live + len(self.holes) + len(self.still.reserved)
         invariant("float.sum", total == stop - start, sub_pool=self.grid.name, live=self.live)
 
     def _anchor(self, start: int) -> int:

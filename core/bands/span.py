@@ -56,18 +56,18 @@ class Span(ABC):
     @property
     def is_empty(self) -> bool:
         """Whether the span holds no page but holes: it may begin anew anywhere."""
-        return not (self.ids.bound or self.pending.count or self.vacated.count or len(self._reserved()))
+        return not (self.ids.bound or self.pending.count or self.vacated.count or len(self.still.reserved))
 
     def shot(self) -> BandShot:
         """What pricing needs to know, counts and frontiers; kept until the band changes."""
         shot = self._shot
         if shot is None:
-            shot = self._shot = self._shot_of(self.still.immovable, len(self.holes), len(self._reserved()))
+            shot = self._shot = self._shot_of(self.still.immovable, len(self.holes), len(self.still.reserved))
         return shot
 
     def released_shot(self) -> BandShot:
         """The same, once every use that pins pages is over."""
-        return self._shot_of(self.still.fixed, len(self.holes) + len(self._reserved()), 0)
+        return self._shot_of(self.still.fixed, len(self.holes) + len(self.still.reserved), 0)
 
     # -- taking
 
@@ -165,7 +165,7 @@ class Span(ABC):
         """The sum holds, the maps agree, and every unowned page of the span is what one list says."""
         grid = self.grid
         self.ids.verify()
-        inside = self._reserved()
+        inside = self.still.reserved
         invariant(
             "band.sum", self.live + len(self.holes) + self.pending.count + self.vacated.count + len(inside)
             == self.stop - self.start,
@@ -234,18 +234,11 @@ class Span(ABC):
             self.absorb()
         return bool(found)
 
-    def _reserved(self) -> IntArray:
-        """The pages of the span that a use keeps from everybody."""
-        return self.still.reserved_in(self.start, self.stop)
-
     def _forget(self) -> None:
         self._shot = None
 
     def _shot_of(self, immovable: IntArray, holes: int, reserved: int) -> BandShot:
-        low, high = 0, 0
-        if len(immovable):
-            inside = immovable[(immovable >= self.start) & (immovable < self.stop)]
-            low, high = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
+        low, high = (int(immovable[0]), int(immovable[-1]) + 1) if len(immovable) else (0, 0)
         live, ids = self.ids.bound, self.ids.id_count
         counts = (live, holes, self.start, self.stop, ids - live, self.pending.count, self.vacated.count, reserved)
         return tuple.__new__(BandShot, (*self._named, *counts, low, high))

@@ -60,16 +60,6 @@ class Still:
         self.reserved = np.sort(np.concatenate((self.reserved, pages[pinned])))
         return pages[~pinned]
 
-    def reserved_in(self, start: int, stop: int) -> IntArray:
-        """The reserved pages of ``[start, stop)``."""
-        reserved = self.reserved
-        return reserved[(reserved >= start) & (reserved < stop)] if len(reserved) else reserved
-
-    def reserved_outside(self, start: int, stop: int) -> IntArray:
-        """The reserved pages outside ``[start, stop)``: the band that they were of is gone from there."""
-        reserved = self.reserved
-        return reserved[(reserved < start) | (reserved >= stop)] if len(reserved) else reserved
-
     def _update(self) -> None:
         self.immovable = np.unique(np.concatenate((self.fixed, *self._pins.values()))) if self._pins else self.fixed
         self._changed()

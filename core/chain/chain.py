@@ -100,8 +100,7 @@ class Chain:
         snapshot = self._snapshot
         if snapshot is None:
             shots = tuple([band.shot() for band in self.bands.values()])
-            kept, released = self._under_transfers() if self.usage.pins else ((), None)
-            snapshot = self._snapshot = ChainSnapshot(self.usable.start, self.usable.stop, shots, kept, released)
+            snapshot = self._snapshot = ChainSnapshot(self.usable.start, self.usable.stop, shots, self._released())
         return snapshot
 
     @capacity_decision
@@ -293,20 +292,11 @@ class Chain:
             band.process(newest)
         self._reprice()
 
-    def _under_transfers(self) -> tuple[tuple[range, ...], tuple[BandShot, ...] | None]:
-        """The bytes outside the spans that a use keeps; and the bands once the host has waited for every such use."""
-        kept = []
-        for band in self._spans:
-            unit = band.grid.unit_bytes
-            kept += [
-                range(page * unit, (page + 1) * unit)
-                for page in band.still.reserved_outside(band.start, band.stop).tolist()
-            ]
-        kept.sort(key=lambda held: held.start)
-        if not self.usage.may_wait:
-            return tuple(kept), None
-        released = [band.shot() if isinstance(band, IdBand) else band.released_shot() for band in self.bands.values()]
-        return tuple(kept), tuple(released)
+    def _released(self) -> tuple[BandShot, ...] | None:
+        """The bands once the host has waited for every use that keeps pages; None where none does, or nobody can."""
+        if not self.usage.pins or not self.usage.may_wait:
+            return None
+        return tuple(band.shot() if isinstance(band, IdBand) else band.released_shot() for band in self.bands.values())
 
     def _begin(self, what: str) -> None:
         """An operation of the allocator begins; none does between the launch of a forward and its recording."""

@@ -77,7 +77,7 @@ def cells(chain: Chain, edges: IntArray) -> Mapping[str, IntArray]:
         own = _steps(np.clip(edges, band.start * unit, band.stop * unit))
         unowned = (owners == UNOWNED).nonzero()[0] + band.start
         late = np.sort(np.concatenate((band.pending.pages(), band.vacated.pages())))
-        still = np.setdiff1d(band.still.immovable, band.still.reserved_outside(band.start, band.stop))
+        still = band.still.immovable
         free = _bytes_between(edges, np.setdiff1d(unowned, np.concatenate((late, still))), unit)
         late_bytes, kept = _bytes_between(edges, late, unit), _bytes_between(edges, still, unit)
         holes += free

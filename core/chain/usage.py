@@ -167,7 +167,6 @@ class Usage:
             band = self._bands[name]
             if not isinstance(band, IdBand):
                 loose = band.still.unpin(use.number)
-                inside = loose[(loose >= band.start) & (loose < band.stop)]
-                if len(inside):
-                    band.let_go(inside)
+                if len(loose):
+                    band.let_go(loose)
         self._changed()

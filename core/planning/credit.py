@@ -12,9 +12,9 @@ def credited(snapshot: ChainSnapshot, frees: Sequence[int]) -> ChainSnapshot:
     Whatever arrangement serves then, serves after the frees: a hole at a frontier only makes the span shorter.
     None of these units may be fixed.
     """
-    base, top, bands, kept, released = snapshot
+    base, top, bands, released = snapshot
     after = None if released is None else _with_holes(released, frees)
-    return ChainSnapshot(base, top, _with_holes(bands, frees), kept, after)
+    return ChainSnapshot(base, top, _with_holes(bands, frees), after)
 
 
 def _with_holes(bands: tuple[BandShot, ...], frees: Sequence[int]) -> tuple[BandShot, ...]:

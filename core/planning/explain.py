@@ -6,7 +6,7 @@ from typing import NamedTuple
 import attrs
 
 from kvarena.planning.charges import most
-from kvarena.planning.placing import in_place, leftmost, packed
+from kvarena.planning.placing import in_place, packed
 from kvarena.planning.pricing import Action, Arrangement, Place, Waits, feasible, first_plan, middle
 from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
 from kvarena.terms.units import align_up, format_bytes
@@ -141,13 +141,13 @@ def _most(snapshot: ChainSnapshot, demand: tuple[int, ...], index: int) -> int |
 
 def _overlap(snapshot: ChainSnapshot, demand: tuple[int, ...]) -> int:
     """How many bytes too far right the first band lies that does not fit, all packed as far left as it goes."""
-    edge, top, kept = snapshot.base, snapshot.top, snapshot.kept
+    edge, top = snapshot.base, snapshot.top
     for shot, count in zip(snapshot.bands, demand, strict=True):
         if in_place(shot, count, top) is None:
             continue
-        unit, shape = shot.unit_bytes, packed(shot, count, top)
-        _, length, _, most, _ = shape
-        start, most = leftmost(shape, unit, edge, kept), min(most, top // unit - length)
+        unit = shot.unit_bytes
+        _, length, least, most, _ = packed(shot, count, top)
+        start, most = max(-(-edge // unit), least), min(most, top // unit - length)
         if start > most:
             return (start - most) * unit
         edge = (start + length) * unit

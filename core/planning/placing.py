@@ -1,20 +1,15 @@
-"""Where one band may lie: its shapes under a demand, and the places that a shape finds between two frontiers.
+"""Where one band may lie: its shapes under a demand.
 
 A *shape* is a length and the range of first pages that it may have. In place a band keeps its span and grows
 at its frontiers. Packed, an end closes its pages around its fixed ones, and a float is one block that covers
 its fixed ones. A packed length is the least that will do: the live, reserved and asked pages, or more where fixed
 pages lie farther apart than that (a float), or farther from where the band begins (an end).
-
-*Kept* bytes lie outside every span and no block may touch them: each function here steps over them.
 """
 
 import enum
-from collections.abc import Sequence
 
 from kvarena.planning.snapshot import BandShot
 from kvarena.terms.ports import LOW
-
-Kept = Sequence[range]
 
 
 class Step(enum.IntEnum):
@@ -93,46 +88,3 @@ def shapes(shot: BandShot, count: int, top: int, step: Step) -> tuple[Shape, ...
         return (stay, packed(shot, count, top)) if step is Step.RELAYOUT else (stay,)
     close = packed(shot, count, top)
     return (stay, close) if close[1] < stay[1] else (stay,)
-
-
-def rightmost(shape: Shape, unit: int, edge: int, kept: Kept) -> int | None:
-    """The greatest first page with which the shape ends at or before byte ``edge``; None if there is none."""
-    _, length, least, most, _ = shape
-    start = edge // unit - length
-    if start > most:
-        start = most
-    if kept:
-        start = clear_below(start, length, unit, kept)
-    return start if start >= least else None
-
-
-def leftmost(shape: Shape, unit: int, edge: int, kept: Kept) -> int:
-    """The least first page with which the shape begins at or after byte ``edge``; it may be beyond ``most``."""
-    _, length, least, _, _ = shape
-    start = -(-edge // unit)
-    if start < least:
-        start = least
-    return clear_above(start, length, unit, kept) if kept else start
-
-
-def clear_below(start: int, length: int, unit: int, kept: Kept) -> int:
-    """The greatest first page up to ``start`` with which a block of ``length`` pages touches no kept byte."""
-    for held in reversed(kept):
-        if start * unit < held.stop and held.start < (start + length) * unit:
-            start = held.start // unit - length
-    return start
-
-
-def clear_above(start: int, length: int, unit: int, kept: Kept) -> int:
-    """The least first page from ``start`` on with which a block of ``length`` pages touches no kept byte."""
-    for held in kept:
-        if start * unit < held.stop and held.start < (start + length) * unit:
-            start = -(-held.stop // unit)
-    return start
-
-
-def nearest(wish: int, length: int, unit: int, kept: Kept) -> int:
-    """The first page nearest ``wish`` at which the block touches no kept byte."""
-    below = clear_below(wish, length, unit, kept)
-    above = clear_above(wish, length, unit, kept)
-    return below if wish - below <= above - wish else above

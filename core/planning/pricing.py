@@ -11,7 +11,7 @@ and three waits, likewise:
 
     NOTHING     NO_MOVE as the chain is; a take waits for the vacated and pending pages that it needs
     SETTLE      recovery: pending and vacated pages are holes; every step
-    TRANSFERS   the host waits for transfers: their pages may move, and nothing is kept; every step
+    TRANSFERS   the host waits for transfers: fewer pages are fixed or reserved; every step
 
 Positions are exact: every span lies on its own grid from byte 0, a float that holds nothing takes no room and
 its neighbours see through it, an empty end takes nothing beyond its sink. One pass from the right finds how far
@@ -26,7 +26,7 @@ import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from kvarena.planning.placing import Action, Shape, Step, in_place, leftmost, nearest, rightmost, shapes
+from kvarena.planning.placing import Action, Shape, Step, in_place, shapes
 from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, settled
 from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import LOW
@@ -90,11 +90,9 @@ def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
 
     Exact: RELAYOUT reaches all that the other steps reach, and packing left leaves the most to the right.
     """
-    edge, room, bands, kept, released = snapshot
+    edge, room, bands, released = snapshot
     if released is not None:
         bands = released
-    elif kept:
-        return plan(snapshot, demand, Step.RELAYOUT) is not None
     if len(demand) != len(bands):
         _check(bands, demand)
     for index, shot in enumerate(bands):
@@ -213,7 +211,7 @@ and the greatest first page with which it does."""
 
 def _stays(snapshot: ChainSnapshot, demand: Sequence[int]) -> _Limits | None:
     """How far right each band may lie, everything in place; None if it does not fit."""
-    base, top, bands, kept, _ = snapshot
+    base, top, bands, _ = snapshot
     edge, index = top, len(bands)
     limits: _Limits = []
     for shot in reversed(bands):
@@ -224,8 +222,11 @@ def _stays(snapshot: ChainSnapshot, demand: Sequence[int]) -> _Limits | None:
         shape = in_place(shot, count, top)
         if shape is not None:
             unit = shot.unit_bytes
-            start = rightmost(shape, unit, edge, kept)
-            if start is None:
+            _, length, least, most, _ = shape
+            start = edge // unit - length
+            if start > most:
+                start = most
+            if start < least:
                 return None
             limits.append((shot, count, shape, edge, start))
             edge = start * unit
@@ -238,7 +239,7 @@ def _least_moves(snapshot: ChainSnapshot, demand: Sequence[int], step: Step) -> 
     Each state is a border, what the bands to its right cost, and how they lie. Of two states the one that
     reaches no further right and costs no less is dropped.
     """
-    base, top, bands, kept, _ = snapshot
+    base, top, bands, _ = snapshot
     states: list[tuple[int, int, _Limits]] = [(top, 0, [])]
     for shot, count in zip(reversed(bands), reversed(demand), strict=True):
         if count > shot.ids_free:
@@ -246,13 +247,14 @@ def _least_moves(snapshot: ChainSnapshot, demand: Sequence[int], step: Step) -> 
         forms = shapes(shot, count, top, step)
         if not forms:
             continue
-        reached = []
+        reached, unit = [], shot.unit_bytes
         for edge, cost, limits in states:
             for shape in forms:
-                start = rightmost(shape, shot.unit_bytes, edge, kept)
-                if start is not None:
+                _, length, least, most, price = shape
+                start = min(edge // unit - length, most)
+                if start >= least:
                     more = [*limits, (shot, count, shape, edge, start)]
-                    reached.append((start * shot.unit_bytes, cost + shape[-1], more))
+                    reached.append((start * unit, cost + price, more))
         states = _best(reached)
     fitting = [state for state in states if state[0] >= base]
     return min(fitting, key=lambda state: state[1])[2] if fitting else None
@@ -271,15 +273,14 @@ def _best(states: list[tuple[int, int, _Limits]]) -> list[tuple[int, int, _Limit
 
 def _places(snapshot: ChainSnapshot, limits: _Limits, place: Place) -> tuple[Placing, ...]:
     """Each band between what lies on its left and its limit, from the left."""
-    edge, kept = snapshot.base, snapshot.kept
+    edge = snapshot.base
     places: list[Placing] = []
     for shot, count, shape, limit, highest in reversed(limits):
         unit, start = shot.unit_bytes, highest
         if shape[2] < highest:
-            lowest = leftmost(shape, unit, edge, kept)
+            lowest = max(-(-edge // unit), shape[2])
             if lowest < highest:
                 start = _wish(shot, shape, (lowest, highest), (edge, limit), place)
-                start = nearest(start, shape[1], unit, kept) if kept else start
         stop = start + shape[1]
         settles = shot.pending and max(0, min(count - shot.holes - shot.vacated, shot.pending))
         places.append(_new(Placing, (shot.name, shape[0], start, stop, settles)))

@@ -13,7 +13,8 @@ class BandShot(NamedTuple):
     ``end`` is None for a float. An anchored end's outer page (``start`` if low, ``stop`` if high) is where it
     begins, also when it is empty. ``ids_free``: how many more ids can be bound. ``pending``: pages freed under a
     forward, free for every question. ``vacated``: old places of moved pages that a forward may still read: free
-    for every question too, once it is waited for. ``reserved``: pages that may not be handed out and have no id.
+    for every question too, once it is waited for. ``reserved``: pages that lost their owner and that an open
+    transfer still touches: they have no id, and are in the span and in everybody's way until it has ended.
     ``fixed_start`` to ``fixed_stop`` covers every page that may not move, with or without an id; the two are equal
     where none is.
     """
@@ -36,15 +37,13 @@ class BandShot(NamedTuple):
 class ChainSnapshot(NamedTuple):
     """The chain at one epoch: usable bytes ``[base, top)`` and its bands in chain order. No hole positions.
 
-    ``kept``: byte ranges outside the spans, sorted and none of them empty, that an unreleased send still reads:
-    nothing is put there. ``released``: the bands as they are once every transfer has been waited for on the host,
-    each with its span and no less free; None where no transfer runs.
+    ``released``: the bands as they are once every transfer has been waited for on the host, each with its span and
+    no less free; None where no transfer keeps pages, or where the host may not wait for it.
     """
 
     base: int
     top: int
     bands: tuple[BandShot, ...]
-    kept: tuple[range, ...] = ()
     released: tuple[BandShot, ...] | None = None
 
 
@@ -55,12 +54,12 @@ def settled(snapshot: ChainSnapshot) -> ChainSnapshot:
     """
     if not any(shot.pending or shot.vacated for shot in snapshot.bands):
         return snapshot
-    base, top, bands, kept, released = snapshot
-    return ChainSnapshot(base, top, tuple(map(_calm, bands)), kept, released)
+    base, top, bands, released = snapshot
+    return ChainSnapshot(base, top, tuple(map(_calm, bands)), released)
 
 
 def after_transfers(snapshot: ChainSnapshot) -> ChainSnapshot:
-    """After the host has waited for every transfer, and recovery: nothing is kept, less is fixed."""
+    """After the host has waited for every transfer, and recovery: fewer pages are fixed, and fewer reserved."""
     if snapshot.released is None:
         return settled(snapshot)
     return settled(ChainSnapshot(snapshot.base, snapshot.top, snapshot.released))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from kvarena.plugins.stress.draw import Draw
 from kvarena.plugins.stress.operations import Op
-from kvarena.plugins.stress.scene import LOADING
+from kvarena.plugins.stress.scene import LOADING, HostCopy
 
 UNDER_WAY_MAX = 3
 """So many copies, and as many transfers, are begun before one must end."""
@@ -32,7 +32,7 @@ def process(draw: Draw) -> list[Op]:
     flying = draw.scene.flying
     if not flying or (len(flying) < draw.world.in_flight and draw.patient()):
         return []
-    if len(flying) > 1 and draw.chance(0.02):
+    if len(flying) > 1 and draw.chance(draw.world.misuse):
         return [Op("process", {"forward": flying[-1]})]
     return [Op("process", {"forward": flying[0]})]
 
@@ -133,26 +133,59 @@ def backup(draw: Draw) -> list[Op]:
 
 
 def load(draw: Draw) -> list[Op]:
-    """A request without rows gets those of a backup."""
-    sources = [name for name, rows in draw.scene.saved.items() if rows]
-    if not sources or len(draw.scene.guests) >= draw.guests_max or len(draw.scene.copies) >= UNDER_WAY_MAX:
+    """A request without rows gets those of a backup, or of a host copy that somebody else made."""
+    if len(draw.scene.guests) >= draw.guests_max or len(draw.scene.copies) >= UNDER_WAY_MAX:
         return []
-    source = draw.rng.choice(sources)
-    name, rows = draw.name("r"), draw.scene.saved[source]
-    load = {"copy": draw.name("c"), "request": name, "rows": rows, "source": source}
+    sources = [name for name, rows in draw.scene.saved.items() if rows]
+    name = draw.name("r")
+    load = {"copy": draw.name("c"), "request": name}
+    if sources and draw.chance(0.5):
+        source = draw.rng.choice(sources)
+        load |= {"rows": draw.scene.saved[source], "source": source}
+    else:
+        load |= {"rows": draw.rng.randint(1, draw.length_max)}
     return [Op("take", {"request": name}), Op("load", load)]
 
 
+def load_at_once(draw: Draw) -> list[Op]:
+    """The same, and the copy goes on its stream."""
+    ops = load(draw)
+    return [*ops, Op("submit", {"copy": ops[-1].arguments["copy"]})] if ops else []
+
+
 def submit(draw: Draw) -> list[Op]:
-    """A copy that is ready goes on its stream."""
+    """A copy that is ready goes on its stream; now and then somebody wants its pages before it has ended."""
     ready = [copy for copy in draw.scene.copies.values() if not copy.is_submitted]
-    return [] if not ready or draw.patient() else [Op("submit", {"copy": draw.rng.choice(ready).name})]
+    if not ready or draw.patient():
+        return []
+    copy = draw.rng.choice(ready)
+    return [Op("submit", {"copy": copy.name}), *(_right_behind(draw, copy) if draw.chance(0.5) else [])]
+
+
+def _right_behind(draw: Draw, copy: HostCopy) -> list[Op]:
+    """Another reader of what a load writes, or another writer of what it or a backup touches."""
+    if not copy.request:
+        return crowd(draw)
+    if copy.is_load and draw.chance(0.5):
+        again, moved = draw.name("c"), draw.name("t")
+        return draw.rng.choice(
+            (
+                [Op("backup", {"copy": again, "request": copy.request}), Op("submit", {"copy": again})],
+                [Op("send", {"transfer": moved, "request": copy.request})],
+                [Op("flush", {})],
+                [Op("relief", {"units": draw.some_units()})],
+            )
+        )
+    return [Op("abort", {"request": copy.request}), *(load_at_once(draw) if draw.chance(0.3) else crowd(draw))]
 
 
 def end(draw: Draw) -> list[Op]:
-    """A submitted copy is over."""
+    """A submitted copy is over, says the integration; of a load it may say so before it has ended."""
     running = [copy for copy in draw.scene.copies.values() if copy.is_submitted]
-    return [] if not running or draw.patient() else [Op("end", {"copy": draw.rng.choice(running).name})]
+    if not running or draw.patient():
+        return []
+    copy = draw.rng.choice(running)
+    return [Op("end", {"copy": copy.name, "wait": not copy.is_load or draw.chance(0.5)})]
 
 
 def copy_state(draw: Draw) -> list[Op]:
@@ -231,16 +264,20 @@ def flush(draw: Draw) -> list[Op]:
     ops = [Op("flush", {})]
     batch = [guest for guest in draw.batch() if guest.length < draw.length_max]
     leaving = [guest for guest in draw.scene.ready() if guest not in batch and not guest.saving]
-    if batch and leaving and draw.chance(0.4):
-        names = [guest.name for guest in batch]
+    if batch and leaving and draw.chance(0.6):
         done = [Op("process", {"forward": name}) for name in draw.scene.flying]
         gone = [Op("finish", {"request": guest.name}) for guest in leaving[:2]]
-        ops = [*done, *gone, Op("step", {"forward": draw.name("f"), "requests": names}), *ops]
-    if draw.chance(0.4):
-        crowd = [start(draw), advance(draw), receive(draw), load(draw)]
-        draw.rng.shuffle(crowd)
-        ops += [op for some in crowd[:2] for op in some]
-    return ops
+        running = draft(draw) if draw.chance(0.3) and draw.world.weights["draft"] else []
+        step = Op("step", {"forward": draw.name("f"), "requests": [guest.name for guest in batch]})
+        ops = [*done, *gone, *(running or [step]), *ops]
+    return [*ops, *crowd(draw)] if draw.chance(0.6) else ops
+
+
+def crowd(draw: Draw) -> list[Op]:
+    """Several who want pages, one right after another."""
+    some = [start(draw), advance(draw), receive(draw), load_at_once(draw)]
+    draw.rng.shuffle(some)
+    return [op for ops in some[:2] for op in ops]
 
 
 def relief(draw: Draw) -> list[Op]:

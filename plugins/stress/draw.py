@@ -50,7 +50,7 @@ class Draw:
         scene = self.scene
         ready = [guest for guest in scene.ready() if not (guest.reserved or guest.sending or guest.saving)]
         batch = self.rng.sample(ready, self.rng.randint(1, len(ready))) if ready else []
-        if self.chance(0.02):  # one that is still to be loaded or received: refused by name
+        if self.chance(self.world.misuse):  # one that is still to be loaded or received: refused by name
             batch += [guest for guest in scene.guests.values() if guest.state != READY][:1]
         return batch
 

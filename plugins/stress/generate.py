@@ -51,7 +51,7 @@ class Generator:
             pair = state_pair(draw, scene.open_forward)
             if pair:
                 return pair[0]
-        if 0.7 < where < 0.705 and draw.world.in_flight:
+        if 0.7 < where < 0.7 + draw.world.misuse / 4 and draw.world.in_flight:
             return Op("flush", {})  # refused by name: nothing moves between launch and record
         unknown = scene.open_drafts and draw.chance(0.5)
         scene.open_drafts = False

@@ -35,12 +35,13 @@ SHRINK_TRIES = 1500
 class Run:
     """What a run came to. ``counts``: how often each verb came to a value, a refusal or an error.
 
-    ``case``: what broke; None where every promise held.
+    ``case``: what broke; None where every promise held. ``played``: the operations, where they were to be kept.
     """
 
     operations: int
     counts: "collections.Counter[tuple[str, str]]"
     case: Case | None = None
+    played: tuple[Op, ...] | None = None
 
 
 class Ranks:
@@ -116,8 +117,8 @@ def open_storage(world: World, device: str, rank: int = 0) -> Storage:
     return build_storage((), attrs.evolve(config, backend=Choice(device, settings)), installed())
 
 
-def run_seed(world: World, operations: int, device: str = SIMULATED) -> Run:
-    """So many random operations in a world, then to rest."""
+def run_seed(world: World, operations: int, device: str = SIMULATED, *, keep: bool = False) -> Run:
+    """So many random operations in a world, then to rest. ``keep``: with the operations, also where nothing broke."""
 
     def drawn(ranks: Ranks) -> Iterator[Op]:
         storage = ranks.stages[0].storage
@@ -127,12 +128,13 @@ def run_seed(world: World, operations: int, device: str = SIMULATED) -> Run:
         for _ in range(operations):
             yield generator.next()
 
-    return _run(world, drawn, device)
+    run, played = _run(world, drawn, device)
+    return attrs.evolve(run, played=played) if keep else run
 
 
 def run_operations(world: World, operations: Sequence[Op], device: str = SIMULATED) -> Run:
     """These operations, then to rest. One that has become impossible is refused on both ranks alike."""
-    return _run(world, lambda ranks: iter(operations), device)
+    return _run(world, lambda ranks: iter(operations), device)[0]
 
 
 def replay_case(case: Case, device: str | None = None) -> Run:
@@ -182,7 +184,7 @@ def check_world(world: World, device: str, source: str) -> None:
         raise ConfigError(f"{source}: {error}") from error
 
 
-def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str) -> Run:
+def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str) -> tuple[Run, tuple[Op, ...]]:
     ranks = Ranks(world, device)
     played: list[Op] = []
     with contextlib.closing(ranks):
@@ -197,7 +199,7 @@ def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str)
     if broken is not None:
         words = f"{broken.words} (after {len(played):,} operations)"
         case = Case(world=world, operations=tuple(played), check=broken.check, words=words, device=device)
-    return Run(len(played), ranks.counts, case)
+    return Run(len(played), ranks.counts, case), tuple(played)
 
 
 def _grain(config: StorageConfig) -> int:

@@ -13,7 +13,7 @@ from kvarena.plugins.stress.stage_requests import Requests
 from kvarena.storage.copies import Copy
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
-from kvarena.terms.ports import IntArray
+from kvarena.terms.ports import Event, IntArray
 
 
 @attrs.define(eq=False)
@@ -33,6 +33,7 @@ class Shelves:
         self._count = places
         self._memory: dict[str, Any] = {}
         self._free: dict[str, list[int]] = {}
+        self._later: list[tuple[Event, dict[str, Saved]]] = []
 
     def memory(self, name: str) -> Any:
         """The memory of one sub-pool, made at the first use."""
@@ -49,6 +50,9 @@ class Shelves:
             ConfigError: there are no more.
         """
         self.memory(name)
+        later, self._later = self._later, []
+        for after, saved in later:
+            self.free(saved, None if after.done() else after)
         free = self._free[name]
         if len(free) < count:
             raise ConfigError(
@@ -56,8 +60,11 @@ class Shelves:
             )
         return np.array([free.pop() for _ in range(count)], dtype=np.int64)
 
-    def free(self, saved: dict[str, Saved]) -> None:
-        """These places may be used again."""
+    def free(self, saved: dict[str, Saved], after: Event | None = None) -> None:
+        """These places may be used again, once ``after`` has come."""
+        if after is not None:
+            self._later.append((after, saved))
+            return
         for name, mine in saved.items():
             self._free[name] += mine.places.tolist()
 
@@ -177,7 +184,7 @@ class Copies:
         del self.under_way[copy]
         if transport.is_load:
             if transport.is_own:
-                self.host.free(transport.saved)
+                self.host.free(transport.saved, None if wait or use is None else use.event)
         else:
             self.saved[copy] = transport.saved
         return transport.copy.number

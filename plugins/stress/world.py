@@ -27,7 +27,7 @@ ACTIONS: Mapping[str, float] = {
     "retract": 1.0,
     "free": 0.5,
     "process": 12.0,
-    "flush": 4.0,
+    "flush": 6.0,
     "draft": 3.0,
     "commit": 3.0,
     "cache": 2.0,
@@ -72,17 +72,14 @@ HOLES: tuple[Any, ...] = (
     {"name": "nearest", "recent_max": 0},
     {"name": "nearest", "recent_max": 2},
 )
-MEMORY_MAX = 1 << 20
-"""A run's own arena is at most so large: pressure is what finds faults."""
-
 
 @attrs.frozen(kw_only=True)
 class World:
     """One run's circumstances. ``storage``: the sections of a storage's config file; ``weights``: per action.
 
-    ``timings``: how work lands on the two ranks, and ``pressure``: how often sizes are drawn large, 0 to 1.
-    ``patience``: how long the engines, copies and results of the outside world let others wait, 0 to 1.
-    ``waits_for_engines``: whether the host can wait for transfers when nothing else makes room.
+    ``timings``: how work lands on the two ranks. ``pressure``: how often sizes are drawn large, ``patience``: how long
+    the engines, copies and results of the outside world let others wait, ``misuse``: how often somebody tries what is
+    refused by name; each 0 to 1. ``waits_for_engines``: whether the host can wait for transfers when all else fails.
     ``verify_every``: operations between two looks at every sum and map.
     """
 
@@ -92,6 +89,7 @@ class World:
     timings: tuple[str, str] = attrs.field(default=("random", "late"), converter=tuple)
     pressure: float = attrs.field(default=0.3, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
     patience: float = attrs.field(default=0.5, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
+    misuse: float = attrs.field(default=0.02, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
     waits_for_engines: bool = True
     prompt_max: int = attrs.field(default=8, validator=at_least(1, 1 << 20))
     verify_every: int = attrs.field(default=40, validator=at_least(1, 1 << 20))

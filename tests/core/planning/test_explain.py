@@ -12,17 +12,22 @@ from kvarena.terms.ports import HIGH, LOW
 MIB = 1 << 20
 
 
-def three(*, pending: int = 0, kept: tuple[range, ...] = ()) -> ChainSnapshot:
-    """A state, a window and full attention on 100 MiB: 10 MiB, 20 MiB and 30 MiB live, 5 MiB of holes in the state."""
+def three(*, pending: int = 0, reserved: int = 0) -> ChainSnapshot:
+    """A state, a window and full attention on 100 MiB: 10 MiB, 20 MiB and 30 MiB live, 5 MiB of holes in the state.
+
+    The window's reserved pages lie before its live ones, its pending pages after them.
+    """
+    window = BandShot("window", MIB // 2, None, 40, 0, 60 - reserved, 100 + pending, 500, pending, reserved=reserved)
+    if reserved:
+        window = window._replace(fixed_start=60 - reserved, fixed_stop=60)
     return ChainSnapshot(
         0,
         100 * MIB,
         (
             BandShot("state", MIB, LOW, 10, 5, 0, 15, 50),
-            BandShot("window", MIB // 2, None, 40, 0, 60, 100 + pending, 500, pending=pending),
+            window,
             BandShot("full", MIB // 4, HIGH, 120, 0, 280, 400, 1000),
         ),
-        kept,
     )
 
 
@@ -88,9 +93,11 @@ def test_a_no_whose_rest_alone_is_too_much() -> None:
 
 
 def test_a_wait_for_transfers_is_told() -> None:
-    """The bytes that a send reads are in the way until the host has waited for it."""
-    snapshot = three(kept=(range(28 * MIB, 29 * MIB),))
-    answer = explain(snapshot._replace(released=snapshot.bands), (20, 0, 0))
+    """The reserved pages that a send reads are in the way until the host has waited for it."""
+    snapshot = three(reserved=2)
+    state, window, full = snapshot.bands
+    free = window._replace(holes=2, reserved=0, fixed_start=0, fixed_stop=0)
+    answer = explain(snapshot._replace(released=(state, free, full)), (20, 0, 0))
     assert answer.arrangement is not None
     assert answer.arrangement.waits is Waits.TRANSFERS
     assert str(answer).endswith("waits: every transfer, on the host")
@@ -104,10 +111,11 @@ def test_what_is_explained_is_what_is_answered() -> None:
     for seed in range(1500):
         rng = random.Random(seed)
         demand = (rng.randint(0, 30), rng.randint(0, 50), rng.randint(0, 120))
-        snapshot = three(pending=rng.randint(0, 9), kept=(range(28 * MIB, 29 * MIB),) if rng.random() < 0.3 else ())
+        snapshot = three(pending=rng.randint(0, 9), reserved=2 if rng.random() < 0.3 else 0)
         if rng.random() < 0.3:
-            fixed = snapshot.bands[1]._replace(fixed_start=70, fixed_stop=72)
-            snapshot = snapshot._replace(bands=(snapshot.bands[0], fixed, snapshot.bands[2]))
+            state, window, full = snapshot.bands
+            fixed = window._replace(fixed_start=window.fixed_start or 70, fixed_stop=72)
+            snapshot = snapshot._replace(bands=(state, fixed, full))
         answer = explain(snapshot, demand)
         assert answer.fits == feasible(snapshot, demand)
         assert 3 <= str(answer).count("\n") + 1 <= 6

@@ -20,8 +20,8 @@ from kvarena.terms.errors import InvariantError
 from kvarena.terms.ports import HIGH, LOW
 
 
-def snapshot_of(*bands: BandShot, base: int = 0, top: int = 100, kept: tuple[range, ...] = ()) -> ChainSnapshot:
-    return ChainSnapshot(base, top, bands, kept)
+def snapshot_of(*bands: BandShot, base: int = 0, top: int = 100) -> ChainSnapshot:
+    return ChainSnapshot(base, top, bands)
 
 
 def low(live: int, holes: int = 0, *, unit: int = 1, first: int = 0, ids: int = 999) -> BandShot:
@@ -213,25 +213,29 @@ def test_a_relocated_float_covers_its_fixed_pages() -> None:
 # -- transfers
 
 
-def test_nothing_is_put_over_bytes_that_a_send_still_reads() -> None:
-    """An end stops before them, a float that grows or moves keeps clear of them, a new one is put beside them."""
-    kept = (range(20, 22), range(60, 61))
-    snapshot = snapshot_of(low(10), floating(0), high(10), kept=kept)
-    assert spans(plan(snapshot, (10, 38, 29), Step.NO_MOVE)) == {"low": (0, 20), "float": (22, 60), "high": (61, 100)}
-    assert not feasible(snapshot, (11, 0, 0))
-    assert not feasible(snapshot, (0, 39, 0))
-    assert spans(plan(snapshot, (0, 20, 0), Step.NO_MOVE, lambda lowest, highest: 50))["float"] == (40, 60)
-    stuck = snapshot_of(low(10), floating(10, start=30), high(10), kept=kept)
-    assert spans(plan(stuck, (0, 28, 0), Step.NO_MOVE))["float"] == (22, 60)
-    assert not feasible(stuck, (0, 29, 0))
+def test_nothing_is_put_over_pages_that_a_send_still_reads() -> None:
+    """A float with nothing else left is in its neighbours' way, and grows beside them, until the send has ended."""
+    read = BandShot("float", 2, None, 0, 0, 20, 21, 99, reserved=1, fixed_start=20, fixed_stop=21)
+    free = read._replace(holes=1, reserved=0, fixed_start=0, fixed_stop=0)
+    snapshot = snapshot_of(low(10), read, high(10))
+    for step in Step:
+        assert spans(plan(snapshot, (30, 0, 48), step)) == {"low": (0, 40), "float": (20, 21), "high": (42, 100)}
+        assert plan(snapshot, (31, 0, 0), step) is None
+        assert plan(snapshot, (0, 0, 49), step) is None
+        assert spans(plan(snapshot, (30, 3, 42), step))["float"] == (20, 24)
+        assert spans(plan(snapshot, (24, 3, 48), step))["float"] == (17, 21)
+        assert plan(snapshot, (25, 3, 48), step) is None
+    assert not feasible(snapshot, (31, 0, 0))
+    later = first_plan(snapshot._replace(released=(low(10), free, high(10))), (31, 0, 49))
+    assert str(later) == "NO_MOVE once transfers have ended: low [0, 41) stay, high [41, 100) stay"
 
 
 @pytest.mark.req("ALC-3")
 def test_transfers_are_waited_for_last() -> None:
     """A layout that leaves their pages alone comes first; a yes that needs them moved says so."""
     bound, free = low(10, 30)._replace(fixed_start=39, fixed_stop=40), low(10, 30)
-    snapshot = ChainSnapshot(0, 100, (bound, high(50)), (range(45, 46),), (free, high(50)))
-    assert first_plan(snapshot, (0, 4)).waits is Waits.NOTHING  # type: ignore[union-attr]
+    snapshot = ChainSnapshot(0, 100, (bound, high(50)), (free, high(50)))
+    assert first_plan(snapshot, (0, 10)).waits is Waits.NOTHING  # type: ignore[union-attr]
     arrangement = first_plan(snapshot, (0, 40))
     assert feasible(snapshot, (0, 40))
     assert str(arrangement) == "FLUSH_ENDS once transfers have ended: low [0, 10) flush, high [10, 100) stay"

@@ -64,22 +64,21 @@ class Arena(NamedTuple):
     base: int
     top: int
     bands: tuple[Drawn, ...]
-    kept: tuple[range, ...]
     released: tuple[Drawn, ...] | None
 
     def snapshot(self) -> ChainSnapshot:
         released = tuple(band.shot() for band in self.released) if self.released is not None else None
-        return ChainSnapshot(self.base, self.top, tuple(band.shot() for band in self.bands), self.kept, released)
+        return ChainSnapshot(self.base, self.top, tuple(band.shot() for band in self.bands), released)
 
     def after(self, waits: Waits) -> "Arena":
         """The arena once that has been waited for."""
         if waits is Waits.NOTHING:
             return self
         free = {PENDING: HOLE, VACATED: HOLE}
-        bands, kept = self.bands, self.kept
+        bands = self.bands
         if waits is Waits.TRANSFERS and self.released is not None:
-            bands, kept = self.released, ()
-        return self._replace(bands=tuple(band.turned(free) for band in bands), kept=kept)
+            bands = self.released
+        return self._replace(bands=tuple(band.turned(free) for band in bands))
 
 
 def draw(seed: int) -> tuple[Arena, tuple[int, ...]]:
@@ -106,23 +105,15 @@ def draw(seed: int) -> tuple[Arena, tuple[int, ...]]:
     if rng.random() < 0.1:
         bands.insert(rng.randrange(count + 1), Drawn("ids", 0, None, 0, (), rng.choice((1, 9))))
     demand = tuple(rng.choice((0, 0, 1, 2, rng.randint(0, 6))) for _ in bands)
-    return with_transfers(rng, Arena(base, top, tuple(bands), (), None)), demand
+    return with_transfers(rng, Arena(base, top, tuple(bands), None)), demand
 
 
 def with_transfers(rng: random.Random, arena: Arena) -> Arena:
-    """Sometimes a send still reads bytes outside the spans, and some of the bound pages are bound by it."""
+    """Sometimes a transfer is open, and some of the bound pages are bound by it."""
     if rng.random() < 0.5:
         return arena
-    held = {byte for band in arena.bands for byte in range(band.start * band.unit, band.stop * band.unit)}
-    read = [byte for byte in range(arena.base, arena.top) if byte not in held and rng.random() < 0.12]
-    kept: list[range] = []
-    for byte in read:
-        if kept and kept[-1].stop == byte and rng.random() < 0.5:
-            kept[-1] = range(kept[-1].start, byte + 1)
-        else:
-            kept.append(range(byte, byte + 1))
     freed = {FIXED: rng.choice((LIVE, FIXED)), RESERVED: rng.choice((HOLE, VACATED, RESERVED))}
-    return arena._replace(kept=tuple(kept), released=tuple(band.turned(freed) for band in arena.bands))
+    return arena._replace(released=tuple(band.turned(freed) for band in arena.bands))
 
 
 # -- every layout that may be reached
@@ -152,20 +143,17 @@ def spans(band: Drawn, count: int) -> Iterator[range]:
 
 
 @functools.lru_cache(maxsize=64)
-def ways(band: Drawn, count: int, moves: bool, arena: Arena) -> frozenset[tuple[int, int]] | None:
+def ways(band: Drawn, count: int, moves: bool, top: int) -> frozenset[tuple[int, int]] | None:
     """Every byte range that one band may end up with; None if it needs none."""
     if not band.unit or not (count or band.holds):
         return None
     if not band.holds:
-        found = set(blocks(band, count, arena.top))
+        found = set(blocks(band, count, top))
     else:
         found = set(spans(band, count))
         if moves:
-            found |= set(blocks(band, count, arena.top))
-    ranges = ((block.start * band.unit, block.stop * band.unit) for block in found)
-    return frozenset(
-        (low, high) for low, high in ranges if not any(low < piece.stop and piece.start < high for piece in arena.kept)
-    )
+            found |= set(blocks(band, count, top))
+    return frozenset((block.start * band.unit, block.stop * band.unit) for block in found)
 
 
 def search(arena: Arena, demand: tuple[int, ...], moving: frozenset[str]) -> bool:
@@ -174,7 +162,7 @@ def search(arena: Arena, demand: tuple[int, ...], moving: frozenset[str]) -> boo
         return False
     edges = {arena.base}
     for band, count in zip(arena.bands, demand, strict=True):
-        found = ways(band, count, band.name in moving, arena)
+        found = ways(band, count, band.name in moving, arena.top)
         if found is not None:
             first = min(edges, default=arena.top + 1)
             edges = {high for low, high in found if first <= low}
@@ -209,7 +197,6 @@ def carry_out(arena: Arena, demand: tuple[int, ...], found: Arrangement, snapsho
     places = {place.name: range(place.start, place.stop) for place in found.places}
     spans_now = {band.name: range(band.start, band.stop) for band in arena.bands if band.holds and band.unit}
     held = {name: live_pages(bands[name]) for name in spans_now}
-    kept = {byte for piece in arena.kept for byte in piece}
     assert set(spans_now) <= set(places)
     flushed = [place.name for place in found.places if place.action is Action.FLUSH]
     moved = 0
@@ -220,7 +207,7 @@ def carry_out(arena: Arena, demand: tuple[int, ...], found: Arrangement, snapsho
         others = {
             byte for other, pages in spans_now.items() if other != name for byte in bytes_of(pages, bands[other].unit)
         }
-        assert not set(bytes_of(block, band.unit)) & (others | kept)
+        assert not set(bytes_of(block, band.unit)) & others
         away = {page for page in held[name] if page not in block}
         assert not away & set(band.bound)
         free = [page for page in block if page not in held[name] and page not in band.bound]
@@ -233,7 +220,6 @@ def carry_out(arena: Arena, demand: tuple[int, ...], found: Arrangement, snapsho
         band, block = bands[place.name], places[place.name]
         assert edge <= block.start * band.unit
         edge = block.stop * band.unit
-        assert not kept & set(bytes_of(block, band.unit))
         assert all(page in block for page in (*spans_now.get(band.name, ()), *band.bound))
     assert edge <= arena.top
     for band, count in zip(arena.bands, demand, strict=True):
@@ -359,14 +345,20 @@ def test_a_longer_wait_never_serves_less() -> None:
 
 
 def every_pair(top: int, units: tuple[int, int]) -> Iterator[Arena]:
-    """Every arena of two ends on so many bytes: every span, and every state of every page."""
+    """Every arena of two ends on so many bytes: every span, and every state of every page.
+
+    Where a page is bound, once more with a transfer that binds it.
+    """
+    freed = {FIXED: LIVE, RESERVED: HOLE}
     low, high = units
     for below in range(top // low + 1):
         for above in range((top - below * low) // high + 1):
             for pages in itertools.product(sorted(set(KINDS)), repeat=below + above):
                 first = Drawn("low", low, LOW, 0, pages[:below], 9)
                 last = Drawn("high", high, HIGH, top // high - above, pages[below:], 9)
-                yield Arena(0, top, (first, last), (), None)
+                yield Arena(0, top, (first, last), None)
+                if freed.keys() & set(pages):
+                    yield Arena(0, top, (first, last), (first.turned(freed), last.turned(freed)))
 
 
 @pytest.mark.req("CAP-5+")

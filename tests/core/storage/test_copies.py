@@ -328,7 +328,8 @@ def test_what_a_load_will_fill_is_not_read_before_it_is_submitted() -> None:
         for reads in (storage.copies.backup, storage.transfers.send):
             with nothing_changes(storage), pytest.raises(InvariantError, match=r"copies\.read_before_submit"):
                 reads({name: some})
-    memory = {name: storage.device.host_memory(storage.plan[name].unit_bytes, len(ids)) for name, ids in copy.ids.items()}
+    units = {name: storage.plan[name].unit_bytes for name in copy.ids}
+    memory = {name: storage.device.host_memory(units[name], len(ids)) for name, ids in copy.ids.items()}
     storage.copies.submit(copy, {name: (host, np.arange(len(host))) for name, host in memory.items()})
     storage.copies.end(copy)
     storage.copies.backup(copy.ids)

@@ -26,7 +26,7 @@ def altered(path: str, **changes: Any) -> str:
     """The trace with another outcome in its third operation, and another start."""
     told = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
     told[0].update(changes)
-    told[3]["uses"] += 1
+    told[3]["moves"] = 1234
     other = path.replace("base", "other")
     Path(other).write_text("".join(json.dumps(line) + "\n" for line in told), encoding="utf-8")
     return other
@@ -47,7 +47,7 @@ def test_the_first_divergence_is_printed_in_words(base: str, capsys: Capture) ->
         assert run(["trace", "compare", *arguments]) == 1
         out = capsys.readouterr().out
         assert "seed 0, pages of 1: operation 3, " in out
-        assert "open uses of pages: 1 -> 0" in out
+        assert "pages moved: 1234 -> " in out
         assert "3 runs alike, 1 parted" in out
 
 
@@ -68,7 +68,7 @@ def test_json_is_one_document(base: str, capsys: Capture) -> None:
     assert document["runs"] == 4
     assert document["diverged"] == 1
     assert document["divergences"][0]["number"] == 3
-    assert document["divergences"][0]["words"] == ["open uses of pages: 1 -> 0"]
+    assert document["divergences"][0]["words"][0].startswith("pages moved: 1234 -> ")
 
 
 def test_recording_tells_json_too(tmp_path: Path, capsys: Capture) -> None:

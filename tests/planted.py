@@ -1,4 +1,4 @@
-"""Faults planted in kvarena, each a small patch: what the harness must find. Also which cell of CLEARANCE each one breaks.
+"""Faults planted in kvarena, each a small patch: what the harness must find, and which cells of CLEARANCE each breaks.
 
 A cell that says *wait* forgets it; a cell that says *none* loses the order that it relies on; a page that a cell
 excludes is offered.
@@ -31,6 +31,7 @@ from kvarena.storage.away import Away
 from kvarena.storage.copies import Copies
 from kvarena.storage.forwards import Forwards
 from kvarena.storage.growth import Growth
+from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.lanes import Lanes
 from kvarena.storage.mirrors import Mirrors
 from kvarena.storage.transfers import Transfers
@@ -93,7 +94,9 @@ def relaxed(patch: Patch, *pairs: tuple[str, str]) -> None:
     cells = {**CLEARANCE.cells, **{pair: Cell(Answer.NONE, "planted") for pair in pairs}}
     table = Clearance(CLEARANCE.actors, CLEARANCE.hazards, cells)
     original = Ledger.__init__
-    patch.setattr(Ledger, "__init__", lambda self, device, in_flight=0, clearance=table: original(self, device, in_flight, table))
+    patch.setattr(
+        Ledger, "__init__", lambda self, device, in_flight=0, clearance=table: original(self, device, in_flight, table)
+    )
 
 
 FORGOTTEN: dict[str, Cells] = {
@@ -112,7 +115,6 @@ FORGOTTEN: dict[str, Cells] = {
     ),
     "a move or a state copy reads what a load writes": (("SCHEDULE_READ", "COPY_WRITE"),),
     "a load overwrites what a backup reads": (("HOST_LOAD", "COPY_READ"),),
-    "a load overwrites what another load writes": (("HOST_LOAD", "COPY_WRITE"),),
     "a backup reads what a load writes": (("HOST_SAVE", "COPY_WRITE"),),
     "a receive is handed a page that a backup reads": (("ZERO", "COPY_READ"), ("NETWORK_RECEIVE", "COPY_READ")),
     "a receive is handed a page that a load writes": (("ZERO", "COPY_WRITE"), ("NETWORK_RECEIVE", "COPY_WRITE")),
@@ -159,6 +161,23 @@ def loads_beside_forwards(patch: Patch) -> None:
     unordered_lane(patch, "load")
 
 
+@fault(
+    "a load overwrites what another load writes, on a stream of its own",
+    within=60_000,
+    cells=(("HOST_LOAD", "COPY_WRITE"),),
+)
+def loads_beside_loads(patch: Patch) -> None:
+    """One stream orders all loads, so the wait is also forgotten only where there are more."""
+    relaxed(patch, ("HOST_LOAD", "COPY_WRITE"))
+
+    def behind(original: Any, lanes: Lanes, name: str) -> Any:
+        if name == "load":
+            lanes._streams.pop(name, None)
+        return original(lanes, name)
+
+    instead(patch, Lanes, "behind", behind)
+
+
 @fault("the stream of backups does not wait the forwards", cells=(("HOST_SAVE", "FORWARD"),))
 def saves_beside_forwards(patch: Patch) -> None:
     """HOST_SAVE relies on it."""
@@ -171,7 +190,10 @@ def sends_beside_forwards(patch: Patch) -> None:
     unordered_lane(patch, "transfer")
 
 
-@fault("a state copy does not wait the forwards that write", cells=(("SCHEDULE_READ", "FORWARD"), ("SCHEDULE_COPY", "FORWARD")))
+@fault(
+    "a state copy does not wait the forwards that write",
+    cells=(("SCHEDULE_READ", "FORWARD"), ("SCHEDULE_COPY", "FORWARD")),
+)
 def state_copies_beside_forwards(patch: Patch) -> None:
     """SCHEDULE_READ and SCHEDULE_COPY rely on recorded writes."""
     patch.setattr(ForwardSteps, "writer_of", lambda self, name, pages: 0)
@@ -220,11 +242,21 @@ for _hazard in ("NETWORK_SEND", "NETWORK_RECEIVE"):
         )
 
 
-@fault("a compaction moves onto a page under a transfer", cells=(("SCHEDULE_COPY", "NETWORK_SEND"), ("SCHEDULE_COPY", "NETWORK_RECEIVE"), ("SCHEDULE_READ", "NETWORK_RECEIVE")))
+@fault(
+    "a compaction moves onto a page under a transfer",
+    cells=(
+        ("SCHEDULE_COPY", "NETWORK_SEND"),
+        ("SCHEDULE_COPY", "NETWORK_RECEIVE"),
+        ("SCHEDULE_READ", "NETWORK_RECEIVE"),
+    ),
+)
 def moves_under_transfers(patch: Patch) -> None:
     """What a use keeps in place is not kept."""
     relaxed(
-        patch, ("SCHEDULE_COPY", "NETWORK_SEND"), ("SCHEDULE_COPY", "NETWORK_RECEIVE"), ("SCHEDULE_READ", "NETWORK_RECEIVE")
+        patch,
+        ("SCHEDULE_COPY", "NETWORK_SEND"),
+        ("SCHEDULE_COPY", "NETWORK_RECEIVE"),
+        ("SCHEDULE_READ", "NETWORK_RECEIVE"),
     )
     patch.setattr(Still, "pin", lambda self, use, pages: self._pins.__setitem__(use, NO_PAGES))
 
@@ -265,7 +297,11 @@ def fixed_pages_move(patch: Patch) -> None:
     instead(patch, Copies, "submit", submit)
 
 
-@fault("a page of a load is offered while it is reserved", within=60_000, cells=(("FORWARD", "FIXED"), ("ZERO", "FIXED"), ("HOST_LOAD", "FIXED"), ("NETWORK_RECEIVE", "FIXED")))
+@fault(
+    "a page of a load is offered while it is reserved",
+    within=60_000,
+    cells=(("FORWARD", "FIXED"), ("ZERO", "FIXED"), ("HOST_LOAD", "FIXED"), ("NETWORK_RECEIVE", "FIXED")),
+)
 def fixed_pages_are_offered(patch: Patch) -> None:
     """What is fixed goes on the list of holes as well, whoever asks."""
 
@@ -299,7 +335,6 @@ def _with_rows_at_home(original: Any, forwards: Forwards, ids: Any = None) -> An
 @fault("a page freed under a forward is a hole at once")
 def nothing_pends(patch: Patch) -> None:
     """Nothing pends."""
-    instead(patch, Batches, "add", lambda original, self, forward, pages: original(self, 0, pages) if False else original(self, forward, pages))
     patch.setattr(ForwardSteps, "keying", property(lambda self: 0))
 
 
@@ -417,10 +452,18 @@ def moves_written_pages(patch: Patch) -> None:
     patch.setattr(ForwardSteps, "written", lambda self, name: NO_PAGES)
 
 
-@fault("compaction does not stop at unknown writes")
+@fault("compaction does not stop at unknown writes", within=60_000)
 def moves_unknown_writes(patch: Patch) -> None:
-    """Only what was said is kept in place."""
-    patch.setattr(ForwardSteps, "writes_unknown", lambda self, name: False)
+    """Only the rows that nobody can take back are said to be written, and that is taken for all."""
+
+    def record(original: Any, forwards: Forwards, forward: Any, *, unknown: bool = False, **given: Any) -> None:
+        ids, maps = forwards._ids, forwards._maps
+        if unknown and ids is not None:
+            known = maps.table.lengths[ids.rows]
+            given["may_write"] = IterationIds(maps, ids.rows, np.minimum(ids.starts, known), known)
+        original(forwards, forward, **given)
+
+    instead(patch, Forwards, "record", record)
 
 
 @fault("an abort frees the pages of a transfer")
@@ -464,8 +507,7 @@ def zero_before_wait(patch: Patch) -> None:
             band.ledger.timeline.zero_pages(band.grid.unit_bytes, pages)
         original(band, pages, actors)
 
-    for module in (relief,):
-        instead(patch, module, "hand_out", hand_out)
+    instead(patch, relief, "hand_out", hand_out)
 
 
 # -- ids and questions
@@ -540,13 +582,23 @@ def record_is_left(patch: Patch) -> None:
 @fault("the tail of the allocator is not handed over at launch")
 def no_tail_at_launch(patch: Patch) -> None:
     """A forward runs beside zeroing and moves."""
-    instead(patch, Timeline, "hand", lambda original, self, stream: None if stream is self.forward else original(self, stream))
+    instead(
+        patch,
+        Timeline,
+        "hand",
+        lambda original, self, stream: None if stream is self.forward else original(self, stream),
+    )
 
 
 @fault("the tail of the allocator is not handed over to copies")
 def no_tail_at_submit(patch: Patch) -> None:
     """A copy runs beside zeroing and moves."""
-    instead(patch, Timeline, "hand", lambda original, self, stream: original(self, stream) if stream is self.forward else None)
+    instead(
+        patch,
+        Timeline,
+        "hand",
+        lambda original, self, stream: original(self, stream) if stream is self.forward else None,
+    )
 
 
 @fault("a receive is published at once")
