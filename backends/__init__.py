@@ -1,1 +1,1 @@
-"""Devices: where an arena's bytes live. ``host`` holds none; ``cpu`` holds them in memory, with torch views."""
+"""Devices: where an arena's bytes live. ``host`` holds none, ``cpu`` has torch views, ``simulated`` a clock to turn."""

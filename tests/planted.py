@@ -216,7 +216,7 @@ def offered(patch: Patch, hazard: str, actor: str) -> None:
             return pages
         uses = [use for use in band.ledger.uses if use.hazard.name == hazard and band.grid.name in use.pages]
         under = [use.pages[band.grid.name].pages for use in uses]
-        kept = band.still.reserved_in(band.start, band.stop)
+        kept = band.still.reserved
         there = kept[np.isin(kept, np.concatenate([NO_PAGES, *under]))][: len(pages)]
         if len(there):
             pages = pages.copy()
@@ -625,7 +625,7 @@ def host_wait_after_stream_wait(patch: Patch) -> None:
     before(patch, Chain, "_recover", lambda self, waits: self.ledger.settle(self.ledger.steps.recorded))
 
 
-@fault("an ended copy is not waited for by later writers")
+@fault("an ended copy is not waited for by later writers", within=60_000)
 def ended_is_forgotten(patch: Patch) -> None:
     """The call came before the copy's end."""
 

@@ -13,8 +13,8 @@ from kvarena.terms.ports import IntArray
 class Still:
     """Three reasons to stay, as arrays of pages, rising.
 
-    ``fixed``: reserved by somebody who owns them: they are not freed either, until they are unfixed.
-    Pinned: under an open use. They may be freed, and are ``reserved`` then, until no use pins them.
+    ``fixed``: kept by somebody who owns them: they are not freed either, until they are unfixed.
+    Pinned: under an open use. They may be freed, and are ``reserved`` then, nobody's, until no use pins them.
     ``immovable``: all of these.
     """
 

@@ -176,7 +176,7 @@ class Chain:
         return {name: np.empty(0, dtype=np.int64) for name in demand} | taken
 
     def free(self, name: str, ids: IntArray) -> None:
-        """Unbind ids; their pages are holes at once.
+        """Unbind ids, at once; their pages are holes, pending under a forward, or reserved under a transfer.
 
         Checked before anything changes: each is bound and, at check level 1 and above, named once and not fixed; and
         whoever mints ids lets go of them last. The ids stay out, until ``give_back``.

@@ -25,8 +25,8 @@ def stats(chain: Chain) -> Mapping[str, Mapping[str, int]]:
     """Exact counts per sub-pool, in units.
 
     Always: live + holes + pending + vacated + reserved == span. ``fixed``: pages that may not move, with an id or
-    without. ``moves`` and ``refusals`` count since the chain was laid out: pages
-    moved, and refused takes that asked for this sub-pool. ``ids_free``: how many more ids can be bound.
+    without. ``moves`` and ``refusals`` count since the chain was laid out: pages moved, and refused takes that asked
+    for this sub-pool. ``ids_free``: how many more ids can be bound.
     """
     moved, refused = chain.counters.moved_by, chain.counters.refused_by
     return {

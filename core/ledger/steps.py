@@ -45,7 +45,7 @@ class ForwardSteps:
     """
 
     def __init__(self, in_flight: int) -> None:
-        """``in_flight``: the most forwards that are recorded and not processed; 0 where nothing is recorded."""
+        """``in_flight``: the most forwards that are launched and not processed; 0 where nothing is recorded."""
         self.in_flight = in_flight
         self.launched = self.recorded = self.retired = self.processed = 0
         self._flying: deque[Forward] = deque()

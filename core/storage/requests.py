@@ -23,8 +23,8 @@ class RequestTable:
     Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``handed`` in pages, ``tails`` the id of the last page,
     ``due`` the new length at which the row must be looked at, ``slots_held`` its state slots. By sub-pool and row:
     ``retired``, pages that were freed before the end. ``ones`` is as long. ``away``: the rows that do not simply step.
-    For a mirror: where lists are put there,
-    ``changed`` gets the places of ``flat`` that changed, ``slots_changed`` the rows whose slots did.
+    For a mirror: where lists are put there, ``changed`` gets the places of ``flat`` that changed, by whoever changes
+    them, and ``slots_changed`` the rows whose slots did.
     """
 
     def __init__(self, row_count: int, pages_per_row: int, *, pools: int, slots_per_row: int) -> None:

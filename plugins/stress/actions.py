@@ -138,7 +138,7 @@ def load(draw: Draw) -> list[Op]:
         return []
     sources = [name for name, rows in draw.scene.saved.items() if rows]
     name = draw.name("r")
-    load = {"copy": draw.name("c"), "request": name}
+    load: dict[str, str | int] = {"copy": draw.name("c"), "request": name}
     if sources and draw.chance(0.5):
         source = draw.rng.choice(sources)
         load |= {"rows": draw.scene.saved[source], "source": source}

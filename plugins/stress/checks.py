@@ -138,7 +138,7 @@ def _difference(one: Chain, two: Chain) -> str:
     """What differs between two layouts, band by band."""
     found = []
     for mine, its in zip(one.snapshot().bands, two.snapshot().bands, strict=True):
-        fields = [name for name in mine._fields if getattr(mine, name) != getattr(its, name)]
+        fields = [name for name in type(mine).__annotations__ if getattr(mine, name) != getattr(its, name)]
         found += [f"{mine.name} {name} {getattr(mine, name)} and {getattr(its, name)}" for name in fields]
     return "; ".join(found) or f"alike, at epochs {one.epoch} and {two.epoch}"
 

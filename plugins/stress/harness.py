@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from kvarena.assembly.build import build_storage, plan_arena
-from kvarena.assembly.config import Choice, StorageConfig
+from kvarena.assembly.config import Choice
 from kvarena.assembly.loader import declared_layers
 from kvarena.plugins.stress.case import Case
 from kvarena.plugins.stress.checks import CRASH, Broken, Checks
@@ -43,6 +43,10 @@ class Run:
     case: Case | None = None
     played: tuple[Op, ...] | None = None
 
+    def as_case(self, world: World) -> Case:
+        """What was kept, as a case that broke nothing or something."""
+        return self.case or Case(world=world, operations=self.played or ())
+
 
 class Ranks:
     """The ranks of one run, and what is checked of them."""
@@ -57,8 +61,7 @@ class Ranks:
         self.stages: list[Stage] = []
         self.scene = Scene()
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
-        for rank in (0, 1):
-            storage = open_storage(world, device, rank)
+        for storage in open_storages(world, device):
             stage = Stage(storage, host_places=HOST_PLACES)
             if world.waits_for_engines:
                 storage.chain.usage.waiter = Engines(stage)
@@ -104,17 +107,20 @@ class Ranks:
             stage.storage.release()
 
 
-def open_storage(world: World, device: str, rank: int = 0) -> Storage:
-    """A rank's storage on a device of this name.
+def open_storages(world: World, device: str, ranks: Sequence[int] = (0, 1)) -> list[Storage]:
+    """The storages of these ranks, each on a device of this name and its own.
 
     Raises:
         KvarenaError: there is no such backend, or the storage cannot be built on it.
     """
     config = world.config()
-    settings: dict[str, Any] = dict(config.backend.settings) if config.backend.name == device else {}
+    layers = declared_layers(config, installed(), "storage")
+    choices = [Choice(device, config.backend.settings if config.backend.name == device else {}) for _ in ranks]
     if device == SIMULATED:
-        settings = {"seed": 2 * world.seed + rank, "timing": world.timings[rank], "grain_bytes": _grain(config)}
-    return build_storage((), attrs.evolve(config, backend=Choice(device, settings)), installed())
+        grain = math.gcd(*(pool.unit_bytes for pool in plan_arena(layers, config.arena).sub_pools))
+        times = [{"seed": 2 * world.seed + rank, "timing": world.timings[rank], "grain_bytes": grain} for rank in ranks]
+        choices = [Choice(device, time) for time in times]
+    return [build_storage(layers, attrs.evolve(config, backend=choice), installed()) for choice in choices]
 
 
 def run_seed(world: World, operations: int, device: str = SIMULATED, *, keep: bool = False) -> Run:
@@ -179,7 +185,7 @@ def check_world(world: World, device: str, source: str) -> None:
         known = ", ".join(installed().names("backends"))
         raise ConfigError(f"--device {device}: no backend of this name is installed here; there are: {known}")
     try:
-        open_storage(world, device).release()
+        open_storages(world, device, ranks=(0,))[0].release()
     except KvarenaError as error:
         raise ConfigError(f"{source}: {error}") from error
 
@@ -200,9 +206,3 @@ def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str)
         words = f"{broken.words} (after {len(played):,} operations)"
         case = Case(world=world, operations=tuple(played), check=broken.check, words=words, device=device)
     return Run(len(played), ranks.counts, case), tuple(played)
-
-
-def _grain(config: StorageConfig) -> int:
-    """The bytes that every unit is a whole number of."""
-    plan = plan_arena(declared_layers(config, installed()), config.arena)
-    return math.gcd(*(pool.unit_bytes for pool in plan.sub_pools))

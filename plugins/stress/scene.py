@@ -262,6 +262,7 @@ class Scene:
         if guest is not None and guest.state == state:
             guest.state = READY
 
+
 _NOTES = {
     "take": Scene._take,
     "extend": Scene._extend,

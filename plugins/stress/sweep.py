@@ -1,7 +1,6 @@
 """Many seeds, one after another or on several workers: what each came to, and the case of each that broke a promise."""
 
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,4 +94,4 @@ def _in_turn(pool: ProcessPoolExecutor, jobs: Sequence[Job], most: int) -> Itera
 
 def _leave_quietly() -> None:
     """Ctrl-C reaches every process of a terminal: the one that prints is the parent."""
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

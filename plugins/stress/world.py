@@ -7,7 +7,7 @@ the numbers that they do it with.
 import functools
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -73,6 +73,11 @@ HOLES: tuple[Any, ...] = (
     {"name": "nearest", "recent_max": 2},
 )
 
+
+def _as_tuple(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(words)
+
+
 @attrs.frozen(kw_only=True)
 class World:
     """One run's circumstances. ``storage``: the sections of a storage's config file; ``weights``: per action.
@@ -86,7 +91,7 @@ class World:
     seed: int = attrs.field(validator=at_least(0, 1 << 62))
     storage: Mapping[str, Any]
     weights: Mapping[str, float] = attrs.field()
-    timings: tuple[str, str] = attrs.field(default=("random", "late"), converter=tuple)
+    timings: tuple[str, ...] = attrs.field(default=("random", "late"), converter=_as_tuple)
     pressure: float = attrs.field(default=0.3, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
     patience: float = attrs.field(default=0.5, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
     misuse: float = attrs.field(default=0.02, validator=[attrs.validators.ge(0), attrs.validators.le(1)])

@@ -7,11 +7,12 @@ import pytest
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.config import ArenaConfig, PoliciesConfig, StorageConfig
+from kvarena.backends.host import HostDevice
 from kvarena.layouts.mha import Mha
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.layers import Layer, Part
-from kvarena.terms.lifetimes import Full, Window
+from kvarena.terms.lifetimes import Chunk, Full, Window
 
 
 def test_bookkeeping_beyond_the_machine_is_refused() -> None:
@@ -20,6 +21,19 @@ def test_bookkeeping_beyond_the_machine_is_refused() -> None:
     layers = [Layer(0, (Part(Mha(kv_heads=1, head_dim=64), Full()),))]
     with pytest.raises(ConfigError, match=r"of bookkeeping, and this machine has .*; lower context_tokens"):
         build_storage(layers, StorageConfig(arena=arena, backend="host"))
+
+
+@pytest.mark.req("CMP-7")
+def test_the_device_is_warm_for_every_unit_before_the_first_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, when the storage is built: for the size of each sub-pool's unit; one without bytes has nothing to copy."""
+    warmed: list[list[int]] = []
+    monkeypatch.setattr(HostDevice, "warm", lambda device, sizes: warmed.append(list(sizes)))
+    layers = [Layer(i, (Part(Mha(kv_heads=i + 1, head_dim=8), kind),)) for i, kind in enumerate((Chunk(8), Window(4)))]
+    storage = build_storage(layers, StorageConfig(arena=ArenaConfig(memory=1 << 20, context_tokens=64), backend="host"))
+
+    assert warmed == [[pool.unit_bytes for pool in storage.plan.sub_pools if pool.unit_bytes]]
+    assert len(warmed[0]) == 2 < len(storage.plan.sub_pools)
+    storage.release()
 
 
 @pytest.mark.req("CMP-8")

@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
-from chains import POLICIES, planned, take_new
+from chains import POLICIES, Raw, planned, take_new
 
 from kvarena.backends.host import HostDevice
 from kvarena.chain.chain import Chain
 from kvarena.ledger.clearance import FORWARD, HOST_LOAD, NETWORK_RECEIVE
 from kvarena.ledger.steps import Forward
+from kvarena.planning.plan import plan_storage
 from kvarena.policies.compaction import Lazy
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
+from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full, Lifetime, State, Window
 from kvarena.terms.ports import Event, IntArray, Policies, Stream
 
@@ -42,12 +44,20 @@ class Watched(HostDevice):
         self.told.append(f"zero {np.sort(pages).tolist()}")
 
 
-def overlapped(*parts: tuple[Lifetime, int], memory: int, in_flight: int = 2, max_moves: int = 64) -> Chain:
-    """A chain that forwards overlap."""
+def overlapped(
+    *parts: tuple[Lifetime, int], memory: int, in_flight: int = 2, max_moves: int = 64, zeroed: bool = True
+) -> Chain:
+    """A chain that forwards overlap; its pages are zeroed when they are handed out, or not."""
     device = Watched()
     device.reserve(memory)
     policies = Policies(POLICIES.hole_order, Lazy(max_moves=max_moves), POLICIES.placement)
-    return Chain(planned(*parts), memory, device=device, policies=policies, slot_count=20, in_flight=in_flight)
+    plan = planned(*parts)
+    if not zeroed:
+        layers = [
+            Layer(i, (Part(Raw(size, zero_on_take=False), lifetime),)) for i, (lifetime, size) in enumerate(parts)
+        ]
+        plan = plan_storage(layers, page_tokens=1)
+    return Chain(plan, memory, device=device, policies=policies, slot_count=20, in_flight=in_flight)
 
 
 def launch(chain: Chain, *, unknown: bool = False, **writes: list[int]) -> Forward:
@@ -239,10 +249,15 @@ def test_a_band_with_pending_pages_only_absorbs() -> None:
 
 
 @pytest.mark.req("LED-3")
-@pytest.mark.parametrize("actor", [FORWARD, HOST_LOAD, NETWORK_RECEIVE], ids=lambda actor: actor.name)
-def test_holes_come_before_vacated_pages_and_the_consumer_says_who_waits(actor) -> None:
-    """State slots are not zeroed: the forward stream and a copy's own order do; a peer must wait the forward."""
-    chain = overlapped((State(), 10), (Full(), 10), memory=400, max_moves=1)
+@pytest.mark.req("CMP-5")
+@pytest.mark.parametrize(
+    ("actor", "zeroed", "waits"),
+    [(FORWARD, True, True), (FORWARD, False, False), (HOST_LOAD, True, False), (NETWORK_RECEIVE, False, True)],
+    ids=["zeroed for a forward", "a forward", "a load", "a peer"],
+)
+def test_holes_come_before_vacated_pages_and_the_actor_says_who_waits(actor, zeroed: bool, waits: bool) -> None:
+    """A forward and a load come behind the forward that reads them anyway; zeroing does not, and a peer must not."""
+    chain = overlapped((State(), 10), (Full(), 10), memory=400, max_moves=1, zeroed=zeroed)
     ids = take_new(chain, "state", 10).ids
     chain.free_all({"state": ids[1:3]})
     launch(chain)
@@ -250,12 +265,11 @@ def test_holes_come_before_vacated_pages_and_the_consumer_says_who_waits(actor) 
     assert counts(chain, "state") == (8, 1, 0, 1)
     told(chain)
     assert not isinstance(chain.take_new("state", 1, actor), Refused)
-    assert (counts(chain, "state"), told(chain)) == ((9, 0, 0, 1), ["zero [3]"] if actor is not HOST_LOAD else [])
-    taken = chain.take_new("state", 1, actor)
-    assert not isinstance(taken, Refused)
+    zeroes = zeroed and actor is not HOST_LOAD
+    assert (counts(chain, "state"), told(chain)) == ((9, 0, 0, 1), ["zero [3]"] * zeroes)
+    assert not isinstance(chain.take_new("state", 1, actor), Refused)
     assert counts(chain, "state") == (10, 0, 0, 0)
-    waits = ["memory waits forward"] if actor is not HOST_LOAD else []
-    assert told(chain)[: len(waits)] == waits
+    assert told(chain) == ["memory waits forward"] * waits + ["zero [10]"] * zeroes
 
 
 @pytest.mark.req("ALC-3")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from chains import POLICIES, chain_of, nothing_changes, planned, take_new
+from chains import POLICIES, chain_of, everything, nothing_changes, planned, take_new
 
 from kvarena.backends.host import HostDevice, Past
 from kvarena.chain.chain import Chain
@@ -201,6 +201,7 @@ class Proves:
 @pytest.mark.req("PDD-2")
 @pytest.mark.req("ALC-3")
 @pytest.mark.req("CAP-5+")
+@pytest.mark.req("LIF-11")
 def test_relief_waits_for_transfers_only_where_nothing_else_serves() -> None:
     """Around them first; then the host waits, before any stream does, and their pages move."""
     chain = chain_with((State(), 10), (Full(), 10), memory=220)
@@ -214,8 +215,11 @@ def test_relief_waits_for_transfers_only_where_nothing_else_serves() -> None:
     assert waiter.asked == []
     assert int(chain.pages("state", slots[7:8])[0]) == 8
     assert (chain.feasible((0, 4)), chain.feasible((0, 5))) == (True, False)
+    chain.ledger.steps.record(chain.ledger.steps.launch(), Past(), {})  # else no stream has anything to wait for
+    waited(chain)
     take_new(chain, "full", 4)
     assert waiter.asked == [["NETWORK_SEND"]]
+    assert len(waited(chain)) == 1
     assert use not in chain.ledger.uses
     assert counts(chain, "state") == (4, 0, 0, 0)
     chain.verify()
@@ -223,16 +227,19 @@ def test_relief_waits_for_transfers_only_where_nothing_else_serves() -> None:
 
 @pytest.mark.req("PDD-1")
 def test_a_wait_past_its_deadline_changes_nothing() -> None:
-    """It names what is under way; pages, uses and batches are as they were, and a later try may succeed."""
+    """It names what is under way; all but the epoch is as it was, and a later try may succeed."""
     chain = chain_with((State(), 10), (Full(), 10), memory=220)
     chain.usage.waiter = Proves(chain, ends=False)
     slots = take_new(chain, "state", 10).ids
     use = chain.usage.record(SENDING, {"state": slots[9:]})
     chain.free_all({"state": slots[:6]})
     take_new(chain, "full", 10)
+    *before, _, there = everything(chain)
     with pytest.raises(KvarenaError, match=r"still under way: NETWORK_SEND 1 \(1 state pages\)"):
         chain.take_new("full", 6)
-    assert use in chain.ledger.uses
+    *after, _, still_there = everything(chain)
+    assert (after, still_there) == (before, there)
+    assert list(chain.ledger.uses) == [use]
     chain.verify()
     chain.usage.waiter = Proves(chain)
     take_new(chain, "full", 6)

@@ -63,6 +63,7 @@ VERBS = st.tuples(
 )
 
 
+@pytest.mark.req("LIF-8")
 @given(
     name=st.sampled_from(sorted(CHAINS)),
     in_flight=st.integers(0, 3),

@@ -9,7 +9,7 @@ from kvarena.chain.chain import Chain
 from kvarena.plugins.stress.checks import PROMISES
 from kvarena.plugins.stress.harness import (
     check_world,
-    open_storage,
+    open_storages,
     replay_case,
     run_operations,
     run_seed,
@@ -51,8 +51,7 @@ def test_two_ranks_are_two_devices_with_their_own_time() -> None:
     """Each rank has a device with its timing and a seed of its own, on grains that divide every unit."""
     world = draw_world(4)
     devices = []
-    for rank in (0, 1):
-        storage = open_storage(world, "simulated", rank)
+    for storage in open_storages(world, "simulated"):
         assert isinstance(storage.device, SimulatedDevice)
         devices.append((storage.device.timing, storage.device.seed))
         assert all(pool.unit_bytes % storage.device.grain_bytes == 0 for pool in storage.plan.sub_pools)
