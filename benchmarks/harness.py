@@ -19,8 +19,8 @@ from types import FrameType
 from rows import figure, show
 
 import kvarena.storage.storage
-from kvarena.plugins.stress.harness import run_seed
-from kvarena.plugins.stress.world import draw_world
+from kvarena.plugins.stress.swarm.harness import run_seed
+from kvarena.plugins.stress.swarm.world import draw_world
 
 GOAL = 2000.0
 SAMPLE_SECONDS = 0.001

@@ -9,10 +9,10 @@ import click
 
 from kvarena.plugins.cli.context import catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, print_json
-from kvarena.plugins.stress.checks import PROMISES
-from kvarena.plugins.stress.exhaustive import Found, Level, Report
-from kvarena.plugins.stress.exhaustive import explore as explore_world
-from kvarena.plugins.stress.small_world import MOVES, WORLDS
+from kvarena.plugins.stress.explore.exhaustive import Found, Level, Report
+from kvarena.plugins.stress.explore.exhaustive import explore as explore_world
+from kvarena.plugins.stress.explore.world import MOVES, WORLDS
+from kvarena.plugins.stress.swarm.checks import PROMISES
 from kvarena.terms.errors import nearest
 
 EXIT_BROKEN = 1

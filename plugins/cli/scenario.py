@@ -8,8 +8,8 @@ import click
 
 from kvarena.plugins.cli.context import FILE, catalog_of, json_option
 from kvarena.plugins.cli.output import console, print_json
-from kvarena.plugins.stress.scenario_file import TIMINGS, read_scenario
-from kvarena.plugins.stress.scenario_run import AWAITING, FAILED, PASSED, Report, run_scenario
+from kvarena.plugins.stress.scenario.file import TIMINGS, read_scenario
+from kvarena.plugins.stress.scenario.run import AWAITING, FAILED, PASSED, Report, run_scenario
 
 EXIT_FAILED = 1
 

@@ -11,10 +11,10 @@ import click
 from kvarena.assembly.config import StorageConfig, read_toml, structure
 from kvarena.plugins.cli.context import FILE, json_option
 from kvarena.plugins.cli.output import Progress, console, print_json
-from kvarena.plugins.stress.case import Case, dump_case, read_case
-from kvarena.plugins.stress.harness import SIMULATED, check_world, replay_case
-from kvarena.plugins.stress.sweep import Ended, Job, sweep
-from kvarena.plugins.stress.world import draw_world
+from kvarena.plugins.stress.swarm.case import Case, dump_case, read_case
+from kvarena.plugins.stress.swarm.harness import SIMULATED, check_world, replay_case
+from kvarena.plugins.stress.swarm.sweep import Ended, Job, sweep
+from kvarena.plugins.stress.swarm.world import draw_world
 from kvarena.terms.errors import ConfigError
 
 EXIT_BROKEN = 1

@@ -11,9 +11,9 @@ import click
 from kvarena.plugins.cli.context import FILE, catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.cli.stress import Seeds
-from kvarena.plugins.stress import trace as traces
-from kvarena.plugins.stress.scenario_file import read_scenario
-from kvarena.plugins.stress.trace_scenario import scripts_of
+from kvarena.plugins.stress.scenario.file import read_scenario
+from kvarena.plugins.stress.trace import trace as traces
+from kvarena.plugins.stress.trace.scenario import scripts_of
 from kvarena.terms.errors import ConfigError
 
 EXIT_DIVERGED = 1

@@ -11,8 +11,8 @@ from kvarena.chain.usage import Usage
 from kvarena.ledger.batches import Batches
 from kvarena.ledger.steps import ForwardSteps
 from kvarena.ledger.timeline import Timeline
-from kvarena.plugins.stress.scenario_file import read_scenario
-from kvarena.plugins.stress.scenario_run import AWAITING, FAILED, PASSED, run_scenario
+from kvarena.plugins.stress.scenario.file import read_scenario
+from kvarena.plugins.stress.scenario.run import AWAITING, FAILED, PASSED, run_scenario
 from kvarena.storage.lanes import Lanes
 
 FOLDER = Path(__file__).parent

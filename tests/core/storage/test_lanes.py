@@ -12,7 +12,7 @@ from kvarena.storage.lanes import Lanes
 
 @pytest.mark.req("HIC-1")
 def test_a_lane_comes_after_what_forwards_and_allocator_were_given() -> None:
-    """All of it has landed when the lane's work does; asked for again, the same stream waits for what came meanwhile."""
+    """All of it lands before the lane's work; asked for again, the same stream waits for what came meanwhile."""
     storage = overlapped(FULL, backend=simulated("late"))
     device, timeline, unit = storage.device, storage.chain.ledger.timeline, storage.plan["full"].unit_bytes
     assert isinstance(device, SimulatedDevice)

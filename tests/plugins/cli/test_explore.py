@@ -6,7 +6,7 @@ import pytest
 
 from kvarena.ledger.timeline import Timeline
 from kvarena.plugins.cli.main import run
-from kvarena.plugins.stress.small_world import WORLDS
+from kvarena.plugins.stress.explore.world import WORLDS
 
 Capture = pytest.CaptureFixture[str]
 

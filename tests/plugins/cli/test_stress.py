@@ -12,9 +12,9 @@ import pytest
 from planted import FAULTS
 
 from kvarena.plugins.cli.main import run
-from kvarena.plugins.stress.case import dump_case, read_case
-from kvarena.plugins.stress.harness import run_seed
-from kvarena.plugins.stress.world import draw_world
+from kvarena.plugins.stress.swarm.case import dump_case, read_case
+from kvarena.plugins.stress.swarm.harness import run_seed
+from kvarena.plugins.stress.swarm.world import draw_world
 
 CONFIG = """
 version = 1

@@ -5,10 +5,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from kvarena.plugins.stress.case import Case, dump_case, read_case
-from kvarena.plugins.stress.harness import run_seed
-from kvarena.plugins.stress.operations import Op
-from kvarena.plugins.stress.world import draw_world
+from kvarena.plugins.stress.stage.operations import Op
+from kvarena.plugins.stress.swarm.case import Case, dump_case, read_case
+from kvarena.plugins.stress.swarm.harness import run_seed
+from kvarena.plugins.stress.swarm.world import draw_world
 from kvarena.terms.errors import ConfigError
 
 CASE = Case(

@@ -12,12 +12,12 @@ import pytest
 from kvarena.bands.still import Still
 from kvarena.ledger.ledger import Ledger
 from kvarena.ledger.timeline import Timeline
-from kvarena.plugins.stress.exhaustive import Level, explore, replay
-from kvarena.plugins.stress.operations import Op
-from kvarena.plugins.stress.small_world import MOVES, WORLDS, Move
-from kvarena.plugins.stress.small_world_memory import Memory
-from kvarena.plugins.stress.small_world_player import UNEXPECTED, Player
-from kvarena.plugins.stress.world import installed
+from kvarena.plugins.stress.explore.exhaustive import Level, explore, replay
+from kvarena.plugins.stress.explore.memory import Memory
+from kvarena.plugins.stress.explore.player import UNEXPECTED, Player
+from kvarena.plugins.stress.explore.world import MOVES, WORLDS, Move
+from kvarena.plugins.stress.stage.operations import Op
+from kvarena.plugins.stress.swarm.world import installed
 from kvarena.terms.ports import IntArray
 
 CORE = ("take", "finish", "forward", "process", "flush")

@@ -5,9 +5,9 @@ import collections
 import attrs
 import pytest
 
-from kvarena.plugins.stress.actions import DRAWN
-from kvarena.plugins.stress.harness import run_seed
-from kvarena.plugins.stress.world import ACTIONS, draw_world
+from kvarena.plugins.stress.swarm.actions import DRAWN
+from kvarena.plugins.stress.swarm.harness import run_seed
+from kvarena.plugins.stress.swarm.world import ACTIONS, draw_world
 
 VERBS = {
     "take", "extend", "free", "finish", "abort", "retract", "read", "fits", "admit", "cache", "lock", "unlock", "evict",

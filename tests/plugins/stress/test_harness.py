@@ -6,8 +6,9 @@ from planted import FAULTS
 
 from kvarena.backends.simulated import SimulatedDevice
 from kvarena.chain.chain import Chain
-from kvarena.plugins.stress.checks import PROMISES
-from kvarena.plugins.stress.harness import (
+from kvarena.plugins.stress.stage.operations import Op
+from kvarena.plugins.stress.swarm.checks import PROMISES
+from kvarena.plugins.stress.swarm.harness import (
     check_world,
     open_storages,
     replay_case,
@@ -16,9 +17,8 @@ from kvarena.plugins.stress.harness import (
     shrink_case,
     simpler,
 )
-from kvarena.plugins.stress.operations import Op
-from kvarena.plugins.stress.sweep import Job, sweep
-from kvarena.plugins.stress.world import draw_world
+from kvarena.plugins.stress.swarm.sweep import Job, sweep
+from kvarena.plugins.stress.swarm.world import draw_world
 from kvarena.terms.errors import ConfigError
 
 SIX = (

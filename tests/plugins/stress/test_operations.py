@@ -7,9 +7,9 @@ import pytest
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
-from kvarena.plugins.stress.chain_spec import ChainSpec, PoolSpec, open_stage
-from kvarena.plugins.stress.operations import REQUIRED, VERBS, Op, read_operation
-from kvarena.plugins.stress.scenario_planning import Drawing
+from kvarena.plugins.stress.scenario.planning import Drawing
+from kvarena.plugins.stress.stage.chain_spec import ChainSpec, PoolSpec, open_stage
+from kvarena.plugins.stress.stage.operations import REQUIRED, VERBS, Op, read_operation
 from kvarena.terms.errors import ConfigError
 
 CATALOG = Catalog.installed()

@@ -9,8 +9,8 @@ from planted import FAULTS, Fault
 from kvarena.bands.unit_ids import IdPool
 from kvarena.ledger.clearance import CLEARANCE, Answer
 from kvarena.ledger.ledger import Ledger
-from kvarena.plugins.stress.harness import run_seed
-from kvarena.plugins.stress.world import draw_world
+from kvarena.plugins.stress.swarm.harness import run_seed
+from kvarena.plugins.stress.swarm.world import draw_world
 from kvarena.terms.ports import IntArray, Stream
 
 OPERATIONS = 400

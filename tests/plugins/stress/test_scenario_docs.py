@@ -6,10 +6,10 @@ from pathlib import Path
 import attrs
 
 from kvarena.assembly.catalog import Catalog
-from kvarena.plugins.stress.chain_spec import ChainSpec, PoolSpec
-from kvarena.plugins.stress.operations import VERBS
-from kvarena.plugins.stress.scenario_file import RUNNER_VERBS, STEP_KEYS, Variants, read_scenario
-from kvarena.plugins.stress.scenario_run import PASSED, run_scenario
+from kvarena.plugins.stress.scenario.file import RUNNER_VERBS, STEP_KEYS, Variants, read_scenario
+from kvarena.plugins.stress.scenario.run import PASSED, run_scenario
+from kvarena.plugins.stress.stage.chain_spec import ChainSpec, PoolSpec
+from kvarena.plugins.stress.stage.operations import VERBS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "scenarios.md").read_text(encoding="utf-8")
 

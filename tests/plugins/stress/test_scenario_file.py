@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvarena.plugins.stress.scenario_file import ordered, read_scenario
+from kvarena.plugins.stress.scenario.file import ordered, read_scenario
 from kvarena.terms.errors import ConfigError
 
 HEAD = """version = 1

@@ -6,10 +6,10 @@ import pytest
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.ledger.timeline import Timeline
-from kvarena.plugins.stress.operations import Op
-from kvarena.plugins.stress.scenario_file import read_scenario
-from kvarena.plugins.stress.scenario_run import AWAITING, FAILED, PASSED, Report, run_scenario
-from kvarena.plugins.stress.stage import Outcome, Stage
+from kvarena.plugins.stress.scenario.file import read_scenario
+from kvarena.plugins.stress.scenario.run import AWAITING, FAILED, PASSED, Report, run_scenario
+from kvarena.plugins.stress.stage.operations import Op
+from kvarena.plugins.stress.stage.stage import Outcome, Stage
 from kvarena.terms.errors import ConfigError
 
 CATALOG = Catalog.installed()

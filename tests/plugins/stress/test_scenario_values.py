@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvarena.plugins.stress.scenario_values import differences, matches, resolved
+from kvarena.plugins.stress.scenario.values import differences, matches, resolved
 from kvarena.terms.errors import ConfigError
 
 VARIABLES = {"n": 7, "rows": [3, 4], "who": "R", "deep": {"a": {"b": 2}}}

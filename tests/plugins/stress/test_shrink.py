@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvarena.plugins.stress.shrink import shrink
+from kvarena.plugins.stress.swarm.shrink import shrink
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.randoms(use_true_random=False))

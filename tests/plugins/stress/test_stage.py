@@ -8,9 +8,9 @@ import pytest
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
-from kvarena.plugins.stress.chain_spec import ChainSpec, PoolSpec, open_stage
-from kvarena.plugins.stress.operations import REQUIRED, VERBS, Kind, Op, read_operation
-from kvarena.plugins.stress.stage import Outcome, Stage
+from kvarena.plugins.stress.stage.chain_spec import ChainSpec, PoolSpec, open_stage
+from kvarena.plugins.stress.stage.operations import REQUIRED, VERBS, Kind, Op, read_operation
+from kvarena.plugins.stress.stage.stage import Outcome, Stage
 from kvarena.terms.errors import ConfigError
 
 CATALOG = Catalog.installed()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kvarena.plugins.stress.scenario_file import read_scenario
-from kvarena.plugins.stress.stage import Stage
-from kvarena.plugins.stress.trace import Compared, beside, record, replay, worlds_of
-from kvarena.plugins.stress.trace_scenario import scripts_of
-from kvarena.plugins.stress.world import draw_world, installed
+from kvarena.plugins.stress.scenario.file import read_scenario
+from kvarena.plugins.stress.stage.stage import Stage
+from kvarena.plugins.stress.swarm.world import draw_world, installed
+from kvarena.plugins.stress.trace.scenario import scripts_of
+from kvarena.plugins.stress.trace.trace import Compared, beside, record, replay, worlds_of
 from kvarena.policies.hole_order import NearestHoles
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.ports import IntArray
@@ -264,8 +264,8 @@ def recorded_by(checkout: Path, path: Path) -> Path:
     """A trace that another checkout's code wrote."""
     code = (
         "import sys, pathlib, kvarena\n"
-        "from kvarena.plugins.stress.trace import record, worlds_of\n"
-        "from kvarena.plugins.stress.world import installed\n"
+        "from kvarena.plugins.stress.trace.trace import record, worlds_of\n"
+        "from kvarena.plugins.stress.swarm.world import installed\n"
         "assert kvarena.__file__.startswith(sys.argv[1])\n"
         "record(pathlib.Path(sys.argv[2]), worlds_of(range(8), (), installed()), (), operations=80,"
         " catalog=installed())\n"
@@ -334,6 +334,6 @@ def test_a_trace_is_read_a_line_at_a_time(recorded: Path) -> None:
 
 def test_a_world_that_is_drawn_anew_elsewhere_is_no_matter(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations and storage come from the file: what a seed would draw here is not asked."""
-    monkeypatch.setattr("kvarena.plugins.stress.trace.draw_world", lambda *args, **more: draw_world(999))
+    monkeypatch.setattr("kvarena.plugins.stress.trace.trace.draw_world", lambda *args, **more: draw_world(999))
 
     assert not parted(list(replay(recorded, installed())))

@@ -10,7 +10,7 @@ from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.loader import declared_layers
 from kvarena.assembly.structuring import structure
 from kvarena.planning.plan import Plan
-from kvarena.plugins.stress.world import ACTIONS, NEEDED, World, draw_world
+from kvarena.plugins.stress.swarm.world import ACTIONS, NEEDED, World, draw_world
 from kvarena.terms.errors import ConfigError
 
 CATALOG = Catalog.installed()

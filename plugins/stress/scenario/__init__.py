@@ -1,0 +1,1 @@
+"""Scenario files: a chain, operations and expected answers in TOML, played and judged."""

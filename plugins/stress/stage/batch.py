@@ -1,0 +1,94 @@
+"""What a batch of requests, units or an entry reads and writes, as work on a stream: pages and tags, resolved now."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from kvarena.plugins.stress.stage.props import Check, Props, Units, Write
+from kvarena.plugins.stress.stage.tags import PoolTags
+from kvarena.storage.iteration_ids import IterationIds
+from kvarena.terms.ports import IntArray
+
+Only = Mapping[int, Iterable[int]]
+"""Positions by row: all that is written of what could be."""
+
+
+def reads_of(props: Props, names: Sequence[str], ids: IterationIds) -> list[Check]:
+    """Every page that rows have now, in every sub-pool, with what it should hold in the order of the calls."""
+    if not props.tags.on or not len(ids.rows):
+        return []
+    found = []
+    bands, rows = props.storage.chain.bands, ids.rows
+    for tags in props.tags.token_pools:
+        tables = ids.tables[tags.name]
+        if not tables.shape[1]:
+            continue
+        whose, at = (tables != bands[tags.name].grid.sink_page).nonzero()
+        expected = tags.table[rows][:, : tables.shape[1] * tags.rows].reshape(*tables.shape, tags.rows)[whose, at]
+        found.append(Check(tags, tables[whose, at], expected, names, whose, at))
+    slots, slot_ids = props.tags.slots, ids.slots
+    if slots is not None and slot_ids is not None:
+        whose, at = np.indices(slot_ids.shape).reshape(2, -1)
+        found.append(Check(slots, slot_ids.reshape(-1), slots.table[rows].reshape(-1, 1), names, whose, at))
+    return found
+
+
+def writes_of(props: Props, ids: IterationIds, only: Only | None = None, sub_pool: str = "") -> list[Write]:
+    """The new rows of a step, and the slots of those that have any: each gets a tag of its own."""
+    if not props.tags.on or not len(ids.rows):
+        return []
+    found = []
+    index, positions = ids.write_positions()
+    chosen = slice(None) if only is None else _chosen(ids.rows[index], positions, only)
+    index, positions = index[chosen], positions[chosen]
+    places = ids.write_offsets()[chosen] if len(index) else positions
+    for tags in props.tags.token_pools:
+        if not len(index) or (sub_pool and tags.name != sub_pool):
+            continue
+        pages = ids.write_pages(tags.name)[chosen]
+        bound = pages != props.storage.chain.bands[tags.name].grid.sink_page
+        fresh = props.tags.fresh(int(np.count_nonzero(bound)))
+        tags.table[ids.rows[index[bound]], positions[bound]] = fresh
+        found.append(Write(tags, pages[bound], places[bound], fresh))
+    slots, slot_ids = props.tags.slots, ids.slots
+    if slots is not None and slot_ids is not None and sub_pool in ("", slots.name):
+        writers = np.unique(index) if props.maps.names else np.arange(len(ids.rows))
+        pages = slot_ids[writers].reshape(-1)
+        fresh = props.tags.fresh(len(pages))
+        slots.table[ids.rows[writers]] = fresh.reshape(len(writers), slots.table.shape[1])
+        found.append(Write(slots, pages, np.zeros_like(pages), fresh))
+    return found
+
+
+def reads_of_units(props: Props, units: Units) -> list[Check]:
+    """Every page that is held under a name, or by an entry, with what it should hold."""
+    found = []
+    for name, ids in units.ids.items():
+        tags = props.tags.pools.get(name)
+        if tags is None or not len(ids):
+            continue
+        pages = props.storage.chain.pages(name, ids)
+        bound = (pages != props.storage.chain.bands[name].grid.sink_page).nonzero()[0]
+        zeros = np.zeros_like(bound)
+        found.append(Check(tags, pages[bound], units.tags[name][bound], (units.name,), zeros, bound))
+    return found
+
+
+def rows_of_request(props: Props, row: int, length: int) -> IterationIds:
+    """The ids of a request's rows as they are, all of them to be written."""
+    one = np.array([row], dtype=np.int64)
+    stop = np.array([length], dtype=np.int64)
+    return IterationIds(props.maps, one, np.zeros_like(stop), stop, to_the_end=False)
+
+
+def places_of(props: Props, tags: PoolTags, row: int) -> IntArray:
+    """The physical page at each page position of a row in one sub-pool; -1 where none is bound."""
+    table = props.storage.requests
+    pages = props.storage.chain.pages(tags.name, table.pages[row, : int(table.page_counts[row])])
+    return np.where(pages == props.storage.chain.bands[tags.name].grid.sink_page, -1, pages)
+
+
+def _chosen(rows: IntArray, positions: IntArray, only: Only) -> IntArray:
+    wanted = {row: set(some) for row, some in only.items()}
+    pairs = zip(rows.tolist(), positions.tolist(), strict=True)
+    return np.array([at for at, (row, position) in enumerate(pairs) if position in wanted.get(row, ())], dtype=np.int64)

@@ -1,0 +1,276 @@
+"""On the stage: host copies out and back, and state copies from slot to slot."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+
+from kvarena.plugins.stress.stage.forwards import Forwards
+from kvarena.plugins.stress.stage.props import NO_PAGES, Props, Request
+from kvarena.plugins.stress.stage.requests import Requests
+from kvarena.plugins.stress.stage.shelf import Shelf
+from kvarena.storage.copies import Copy
+from kvarena.terms.answers import Refused
+from kvarena.terms.errors import ConfigError
+from kvarena.terms.ports import Event, IntArray
+
+
+@attrs.define(eq=False)
+class Saved:
+    """Pages of one sub-pool in host memory: which page of the sequence each is, where it lies, and its tags."""
+
+    at: IntArray
+    places: IntArray
+    tags: IntArray
+
+
+class Shelves:
+    """Host memory by sub-pool, a place per page."""
+
+    def __init__(self, props: Props, places: int) -> None:
+        self._props = props
+        self._count = places
+        self._memory: dict[str, Any] = {}
+        self._free: dict[str, list[int]] = {}
+        self._later: list[tuple[Event, dict[str, Saved]]] = []
+
+    def memory(self, name: str) -> Any:
+        """The memory of one sub-pool, made at the first use."""
+        if name not in self._memory:
+            unit = self._props.storage.plan[name].unit_bytes
+            self._memory[name] = self._props.device.host_memory(unit, self._count)
+            self._free[name] = list(range(self._count - 1, -1, -1))
+        return self._memory[name]
+
+    def take(self, name: str, count: int) -> IntArray:
+        """So many free places.
+
+        Raises:
+            ConfigError: there are no more.
+        """
+        self.memory(name)
+        later, self._later = self._later, []
+        for after, saved in later:
+            self.free(saved, None if after.done() else after)
+        free = self._free[name]
+        if len(free) < count:
+            raise ConfigError(
+                f"host memory has {len(free)} places left for {name}, {count} are needed; raise host_places"
+            )
+        return np.array([free.pop() for _ in range(count)], dtype=np.int64)
+
+    def free(self, saved: dict[str, Saved], after: Event | None = None) -> None:
+        """These places may be used again, once ``after`` has come."""
+        if after is not None:
+            self._later.append((after, saved))
+            return
+        for name, mine in saved.items():
+            self._free[name] += mine.places.tolist()
+
+
+@attrs.define(eq=False)
+class Transport:
+    """A copy by its name. ``saved``: what it wrote to the host, or reads from there."""
+
+    name: str
+    copy: Copy
+    is_load: bool
+    saved: dict[str, Saved]
+    request: Request | None = None
+    whose: tuple[str, str] = ("", "")
+    """The request or the entry that a backup is of."""
+    is_own: bool = False
+    """A load whose host pages nobody else has: they are free at its end."""
+
+
+class Copies:
+    """The verbs of host copies."""
+
+    def __init__(self, props: Props, shelf: Shelf, requests: Requests, forwards: Forwards, places: int) -> None:
+        self._props = props
+        self._shelf = shelf
+        self._requests = requests
+        self._forwards = forwards
+        self.host = Shelves(props, places)
+        self.under_way: dict[str, Transport] = {}
+        self.saved: dict[str, dict[str, Saved]] = {}
+        """What finished backups left on the host, by the copy's name."""
+
+    def verbs(self) -> dict[str, Callable[..., Any]]:
+        """What this room does, by verb."""
+        return {
+            "backup": self.backup, "load": self.load, "submit": self.submit, "end": self.end,
+            "copy_state": self.copy_state,
+        }  # fmt: skip
+
+    def forget(self, copy: str) -> None:
+        """What a backup left on the host is dropped, and its places are free."""
+        self.host.free(self.saved.pop(copy))
+
+    def backup(self, copy: str, request: str = "", entry: str = "") -> int:
+        """A copy of a request's pages and slots, or of an entry's pages: how many units."""
+        self._check_new(copy)
+        props = self._props
+        chain = props.storage.chain
+        if bool(request) == bool(entry):
+            raise ConfigError(f"backup {copy!r}: name a request or an entry, one of the two")
+        if entry:
+            found = self._shelf.find(entry)
+            ids = {name: mine for name, mine in found.ids.items() if chain.bands[name].grid.unit_bytes}
+        else:
+            row, table = props.present(request, "backup").row, props.storage.requests
+            pages = table.pages[row, : int(table.page_counts[row])]
+            ids = {pool.name: pages for pool in props.storage.plan.token_pools if pool.unit_bytes}
+            if props.maps.slots_name is not None:
+                ids[props.maps.slots_name] = table.slots[row]
+        kept, saved = {}, {}
+        for name, mine in ids.items():
+            at = chain.bands[name].ids.is_bound(mine).nonzero()[0]
+            if not len(at):
+                continue
+            kept[name] = mine[at]
+            saved[name] = Saved(at, NO_PAGES, NO_PAGES)  # what it holds is what is there when it is submitted
+        handle = props.storage.copies.backup(kept)
+        self.under_way[copy] = Transport(copy, handle, is_load=False, saved=saved, whose=(request, entry))
+        return sum(map(len, kept.values()))
+
+    def load(self, copy: str, request: str, rows: int, source: str = "") -> int | Refused:
+        """A row is opened, unless it is and has no rows; pages for a load into it are taken: its rows."""
+        self._check_new(copy)
+        props = self._props
+        is_new = request not in props.requests
+        opened = self._requests.open(request) if is_new else props.request(request)
+        if isinstance(opened, Refused):
+            return opened
+        saved = props.named(self.saved, source, "saved copy") if source else {}
+        handle = props.storage.copies.load(opened.row, rows)
+        if isinstance(handle, Refused):
+            if is_new:
+                self._requests.end(request)
+            return handle
+        opened.written = rows
+        self.under_way[copy] = Transport(
+            copy, handle, is_load=True, saved=dict(saved), request=opened, is_own=not source
+        )
+        return rows
+
+    def submit(self, copy: str) -> int:
+        """The copy goes on its stream; how many units it moves."""
+        props, transport = self._props, self._transport(copy)
+        request = transport.request
+        if request is not None and props.requests.get(request.name) is not request:
+            targets = {}  # its row was closed: the storage says so
+        elif transport.is_load:
+            targets = self._fill(transport)
+        else:
+            targets = {name: self.host.take(name, len(mine.at)) for name, mine in transport.saved.items()}
+            for name, places in targets.items():
+                mine = transport.saved[name]
+                mine.places, mine.tags = places, self._tags_of(name, *transport.whose, mine.at)
+        moved = {name: (self.host.memory(name), places) for name, places in targets.items()}
+        props.storage.copies.submit(transport.copy, moved)
+        use = transport.copy.use
+        props.events[copy] = use.event if use is not None else None
+        return sum(map(len, targets.values()))
+
+    def end(self, copy: str, wait: bool = True) -> int:
+        """The copy is over; its number."""
+        props, transport = self._props, self._transport(copy)
+        use = transport.copy.use
+        if wait and use is not None and use.event is not None:
+            props.device.synchronize(use.event)
+        props.storage.copies.end(transport.copy)
+        del self.under_way[copy]
+        if transport.is_load:
+            if transport.is_own:
+                self.host.free(transport.saved, None if wait or use is None else use.event)
+        else:
+            self.saved[copy] = transport.saved
+        return transport.copy.number
+
+    def copy_state(self, source: str, target: str, forward: str = "") -> int:
+        """The state of one request becomes another's too: how many slots."""
+        sources, known = self._slots_of(source)
+        targets, told = self._slots_of(target)
+        flight = self._forwards.with_kernels(forward) if forward else None
+        self._props.storage.copies.copy_state(sources, targets, flight)
+        told[:] = known
+        return len(sources)
+
+    # -- inside
+
+    def _slots_of(self, name: str) -> tuple[IntArray, IntArray]:
+        """The state slots of a request, or those held by name, and what each should hold."""
+        props = self._props
+        slots, pool = props.maps.slots_name, props.tags.slots
+        if name in props.units and slots is not None:
+            units = props.units[name]
+            ids = units.ids.get(slots, np.empty(0, dtype=np.int64))
+            return ids, units.tags[slots].reshape(-1) if slots in units.tags else np.zeros_like(ids)
+        row = props.request(name).row
+        ids = props.storage.requests.slots[row]
+        return ids, np.zeros_like(ids) if pool is None else pool.table[row]
+
+    def _transport(self, name: str) -> Transport:
+        return self._props.named(self.under_way, name, "copy")
+
+    def _check_new(self, name: str) -> None:
+        if name in self.under_way:
+            raise ConfigError(f"there is a copy {name!r} already; give each a name of its own")
+
+    def _tags_of(self, name: str, request: str, entry: str, at: IntArray) -> IntArray:
+        tags = self._props.tags.pools.get(name)
+        if tags is None:
+            return np.zeros((len(at), 1), dtype=np.int64)
+        if entry:
+            return self._shelf.find(entry).tags[name][at]
+        row = self._props.request(request).row
+        return tags.page_tags(row, 0, int(at[-1]) + 1)[at]
+
+    def _fill(self, transport: Transport) -> dict[str, IntArray]:
+        """Host places of each page that a load fills; those that no saved copy has are filled with new tags."""
+        props, request = self._props, transport.request
+        assert request is not None
+        targets: dict[str, IntArray] = {}
+        for name, ids in transport.copy.ids.items():
+            tags = props.tags.pools.get(name)
+            at = self._places_in_row(name, request, ids)
+            known = transport.saved.get(name)
+            if known is None or transport.is_own:
+                known = transport.saved[name] = self._new_pages(name, at, props.length(request))
+            order = {page: index for index, page in enumerate(known.at.tolist())}
+            if not order.keys() >= set(at.tolist()):
+                raise ConfigError(f"load {transport.name!r}: its source has not all pages of {name}; load fewer rows")
+            picked = np.array([order[page] for page in at.tolist()], dtype=np.int64)
+            targets[name] = known.places[picked]
+            if tags is not None:
+                rows = at[:, None] * tags.rows + np.arange(tags.rows)
+                tags.table[request.row, rows.reshape(-1)] = known.tags[picked].reshape(-1)
+        return targets
+
+    def _places_in_row(self, name: str, request: Request, ids: IntArray) -> IntArray:
+        """Which page of the row each id is, or which of its slots."""
+        table = self._props.storage.requests
+        if name == self._props.maps.slots_name:
+            mine = table.slots[request.row]
+        else:
+            mine = table.pages[request.row, : int(table.page_counts[request.row])]
+        order = {id_: index for index, id_ in enumerate(mine.tolist())}
+        return np.array([order[id_] for id_ in ids.tolist()], dtype=np.int64)
+
+    def _new_pages(self, name: str, at: IntArray, length: int) -> Saved:
+        """Host pages that were never a request's: rows up to the length with tags, zeros behind it."""
+        props = self._props
+        places = self.host.take(name, len(at))
+        tags = props.tags.pools.get(name)
+        if tags is None:
+            return Saved(at, places, np.zeros((len(at), 1), dtype=np.int64))
+        rows = at[:, None] * tags.rows + np.arange(tags.rows)
+        fresh = props.tags.fresh(rows.size).reshape(rows.shape)
+        if not tags.is_slots:
+            fresh[rows >= length] = 0
+        content = tags.content(fresh).reshape(len(at), -1)
+        memory = np.asarray(self.host.memory(name))
+        memory[places, : content.shape[1]] = content
+        return Saved(at, places, fresh)

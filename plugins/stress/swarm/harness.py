@@ -1,0 +1,208 @@
+"""One case on two ranks: the same operations, work that lands at different times, and every promise after each."""
+
+import collections
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from kvarena.assembly.build import build_storage, plan_arena
+from kvarena.assembly.config import Choice
+from kvarena.assembly.loader import declared_layers
+from kvarena.plugins.stress.stage.operations import Op
+from kvarena.plugins.stress.stage.stage import Stage
+from kvarena.plugins.stress.swarm.case import Case
+from kvarena.plugins.stress.swarm.checks import CRASH, Broken, Checks
+from kvarena.plugins.stress.swarm.draw import Draw
+from kvarena.plugins.stress.swarm.engines import Engines
+from kvarena.plugins.stress.swarm.generate import Generator
+from kvarena.plugins.stress.swarm.rest import rest
+from kvarena.plugins.stress.swarm.scene import Scene
+from kvarena.plugins.stress.swarm.shrink import shrink
+from kvarena.plugins.stress.swarm.world import World, installed
+from kvarena.storage.storage import Storage
+from kvarena.terms.errors import ConfigError, KvarenaError
+
+SIMULATED = "simulated"
+HOST_PLACES = 512
+"""Pages of each sub-pool that host memory has room for."""
+SHRINK_TRIES = 1500
+
+
+@attrs.frozen
+class Run:
+    """What a run came to. ``counts``: how often each verb came to a value, a refusal or an error.
+
+    ``case``: what broke; None where every promise held. ``played``: the operations, where they were to be kept.
+    """
+
+    operations: int
+    counts: "collections.Counter[tuple[str, str]]"
+    case: Case | None = None
+    played: tuple[Op, ...] | None = None
+
+    def as_case(self, world: World) -> Case:
+        """What was kept, as a case that broke nothing or something."""
+        return self.case or Case(world=world, operations=self.played or ())
+
+
+class Ranks:
+    """The ranks of one run, and what is checked of them."""
+
+    def __init__(self, world: World, device: str) -> None:
+        """Build both storages.
+
+        Raises:
+            KvarenaError: one cannot be built.
+        """
+        self.world = world
+        self.stages: list[Stage] = []
+        self.scene = Scene()
+        self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        for storage in open_storages(world, device):
+            stage = Stage(storage, host_places=HOST_PLACES)
+            if world.waits_for_engines:
+                storage.chain.usage.waiter = Engines(stage)
+            self.stages.append(stage)
+        self.checks = Checks(self.stages)
+        self.played = 0
+
+    def play(self, op: Op) -> Broken | None:
+        """One operation on both ranks; the promise that it broke."""
+        if self.scene.is_pointless(op, overlaps=self.world.in_flight > 0):
+            return None
+        expected = self.checks.feasible(op) if op.verb == "relief" else None
+        try:
+            outcomes = [stage.apply(op) for stage in self.stages]
+            broken = self.checks.after(op, outcomes, in_use=self.scene.is_in_use(op))
+        except Exception as error:  # whatever an operation stops with is what we are here to find
+            return Broken(f"{CRASH}.{type(error).__name__}", f"{op}: {type(error).__name__}: {error}")
+        if broken is None and op.verb == "relief":
+            broken = self.checks.served(op, expected, outcomes[0])
+        first = outcomes[0]
+        self.counts[op.verb, first.kind] += 1
+        if first.kind == "value":
+            self.scene.saw(op, first.value)
+        elif first.kind == "error":
+            self.scene.failed(op)
+        self.played += 1
+        if broken is None and self.played % self.world.verify_every == 0:
+            broken = self.checks.verify()
+        return broken
+
+    def rest(self) -> Broken | None:
+        """Bring everything to rest, and look at what is left."""
+        for op in rest(self.stages[0], self.scene):
+            broken = self.play(op)
+            if broken is not None:
+                return attrs.evolve(broken, words=f"while coming to rest: {broken.words}")
+        outcomes = [stage.apply(Op("quiet", {})) for stage in self.stages]
+        return self.checks.at_rest(outcomes) or self.checks.after(Op("quiet", {}), outcomes) or self.checks.verify()
+
+    def close(self) -> None:
+        """Give both arenas back."""
+        for stage in self.stages:
+            stage.storage.release()
+
+
+def open_storages(world: World, device: str, ranks: Sequence[int] = (0, 1)) -> list[Storage]:
+    """The storages of these ranks, each on a device of this name and its own.
+
+    Raises:
+        KvarenaError: there is no such backend, or the storage cannot be built on it.
+    """
+    config = world.config()
+    layers = declared_layers(config, installed(), "storage")
+    choices = [Choice(device, config.backend.settings if config.backend.name == device else {}) for _ in ranks]
+    if device == SIMULATED:
+        grain = math.gcd(*(pool.unit_bytes for pool in plan_arena(layers, config.arena).sub_pools))
+        times = [{"seed": 2 * world.seed + rank, "timing": world.timings[rank], "grain_bytes": grain} for rank in ranks]
+        choices = [Choice(device, time) for time in times]
+    return [build_storage(layers, attrs.evolve(config, backend=choice), installed()) for choice in choices]
+
+
+def run_seed(world: World, operations: int, device: str = SIMULATED, *, keep: bool = False) -> Run:
+    """So many random operations in a world, then to rest. ``keep``: with the operations, also where nothing broke."""
+
+    def drawn(ranks: Ranks) -> Iterator[Op]:
+        storage = ranks.stages[0].storage
+        units = [(name, band.grid.page_count) for name, band in storage.chain.bands.items() if band.grid.unit_bytes]
+        limits = (len(storage.requests), storage.sizing.context_tokens)
+        generator = Generator(Draw(world, ranks.scene, units, limits))
+        for _ in range(operations):
+            yield generator.next()
+
+    run, played = _run(world, drawn, device)
+    return attrs.evolve(run, played=played) if keep else run
+
+
+def run_operations(world: World, operations: Sequence[Op], device: str = SIMULATED) -> Run:
+    """These operations, then to rest. One that has become impossible is refused on both ranks alike."""
+    return _run(world, lambda ranks: iter(operations), device)[0]
+
+
+def replay_case(case: Case, device: str | None = None) -> Run:
+    """A saved case again, on the device it was seen on or on another."""
+    return run_operations(case.world, case.operations, device or case.device)
+
+
+def shrink_case(case: Case, *, tries_max: int = SHRINK_TRIES) -> Case:
+    """The shortest operations that break the same promise. A case that does not break is left as it is."""
+
+    def breaks(operations: Sequence[Op]) -> bool:
+        found = run_operations(case.world, operations, case.device).case
+        return found is not None and found.check == case.check
+
+    if not breaks(case.operations):
+        return case
+    left = shrink(case.operations, breaks, simpler, tries_max=tries_max).left
+    return run_operations(case.world, left, case.device).case or case
+
+
+def simpler(op: Op) -> list[Op]:
+    """The same operation about less."""
+    found: list[dict[str, Any]] = []
+    for name, value in op.arguments.items():
+        if name in ("rows", "prompt", "output") and isinstance(value, int) and value > 1:
+            found += [{name: 1}, {name: value // 2}, {name: value - 1}]
+        elif isinstance(value, dict) and name in ("to", "units"):
+            found += [{name: {key: value[key] for key in value if key != gone}} for gone in value if len(value) > 1]
+            found += [{name: value | {key: count - 1}} for key, count in value.items() if count > 1]
+        elif name == "requests":
+            found += [{name: [one for one in value if one != gone]} for gone in value if len(value) > 1]
+    return [Op(op.verb, {**op.arguments, **less}) for less in found]
+
+
+def check_world(world: World, device: str, source: str) -> None:
+    """Whether a run can begin: its storage is built once, and given back.
+
+    Raises:
+        KvarenaError: it cannot, with the reason.
+    """
+    if device not in installed().names("backends"):
+        known = ", ".join(installed().names("backends"))
+        raise ConfigError(f"--device {device}: no backend of this name is installed here; there are: {known}")
+    try:
+        open_storages(world, device, ranks=(0,))[0].release()
+    except KvarenaError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str) -> tuple[Run, tuple[Op, ...]]:
+    ranks = Ranks(world, device)
+    played: list[Op] = []
+    with contextlib.closing(ranks):
+        for op in operations(ranks):
+            played.append(op)
+            broken = ranks.play(op)
+            if broken is not None:
+                break
+        else:
+            broken = ranks.rest()
+    case = None
+    if broken is not None:
+        words = f"{broken.words} (after {len(played):,} operations)"
+        case = Case(world=world, operations=tuple(played), check=broken.check, words=words, device=device)
+    return Run(len(played), ranks.counts, case), tuple(played)
