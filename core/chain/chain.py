@@ -303,7 +303,7 @@ class Chain:
         ledger = self.ledger
         if ledger.steps.is_open:
             fail("forwards.change_before_record", asked=what, launched=ledger.steps.launched)
-        ledger.timeline.waited = False
+        ledger.timeline.begin()
 
     def _place(self, lowest: int, highest: int) -> int:
         """Where the policy puts an empty float."""

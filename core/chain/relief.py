@@ -90,6 +90,9 @@ def realize(
     places = {place.name: place for place in arrangement.places}
     for place in arrangement.places:
         band = bands[place.name]
+        if place.action is not Action.STAY and not isinstance(band, IdBand):
+            pends = band.pending.count + band.vacated.count
+            invariant("band.geometry_ready", not pends, sub_pool=place.name, pends=pends)
         if place.action is Action.FLUSH and isinstance(band, Band):
             compact(band, counters, band.closing_moves(len(band.holes)))
             span = range(band.start, band.stop)

@@ -35,7 +35,7 @@ class Answer(enum.IntEnum):
         return self >= Answer.HOST_WAIT
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Actor:
     """One row: who is about to use a page. ``writes``: it overwrites it, else it only reads."""
 
@@ -43,9 +43,9 @@ class Actor:
     writes: bool
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Hazard:
-    """One column: a use of a page that is not over."""
+    """One column: a use of a page that is not over. There is one object of each: it is its own name in the table."""
 
     name: str
 

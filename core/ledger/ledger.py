@@ -42,7 +42,9 @@ class Ledger:
             return
         for use in self.uses.over(unit_bytes, pages, due):
             if due[use.hazard].keeps_page or use.event is None:
-                fail("ledger.page_is_not_to_be_had", use=str(use), asked_by=[actor.name for actor in actors])
+                cell = max((self.clearance.cell(actor, use.hazard) for actor in actors), key=lambda cell: cell.answer)
+                asked_by = [actor.name for actor in actors]
+                fail("ledger.page_is_not_to_be_had", use=str(use), asked_by=asked_by, why=cell.why)
             if stream is None or stream is self.timeline.memory:
                 self.timeline.wait(use.event)
             else:

@@ -27,7 +27,7 @@ from kvarena.storage.checks import check_idle
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Never, Refused
-from kvarena.terms.errors import InvariantError
+from kvarena.terms.errors import ConfigError, InvariantError
 from kvarena.terms.events import event_log
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
@@ -81,6 +81,15 @@ class Scheduler:
     """
 
     def __init__(self, storage: Storage, runner: Runner, config: ServingConfig) -> None:
+        """The loop waits for every step.
+
+        Raises:
+            ConfigError: forwards may overlap on a device that holds bytes, where nobody would wait for them.
+        """
+        if storage.chain.ledger.timeline.overlaps and storage.device.holds_bytes:
+            raise ConfigError(
+                "[arena] forwards_in_flight: this loop waits for every step and launches no forward; set it to 0"
+            )
         self.storage = storage
         self.runner = runner
         self.config = config

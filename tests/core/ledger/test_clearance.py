@@ -1,6 +1,8 @@
 """The one table: every pair has its answer, the design's ones, and a plugin's rows and columns must be whole."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +78,20 @@ def test_there_is_nothing_else_in_the_table() -> None:
     pairs = {(actor.name, hazard.name) for actor, hazard in itertools.product(CLEARANCE.actors, COLUMNS)}
     assert set(CLEARANCE.cells) == pairs
     assert all(cell.why for cell in CLEARANCE.cells.values())
+
+
+@pytest.mark.req("LED-2")
+def test_the_page_shows_the_table() -> None:
+    """docs/overlap.md has every cell as it is."""
+    page = (Path(__file__).parents[3] / "docs" / "overlap.md").read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(r"^\| `([A-Z_]+)` \| ((?:none|stream wait|host wait|after retire|excluded)[^\n]*) \|$", page, re.M)
+    )
+
+    assert list(rows) == [actor.name for actor in CLEARANCE.actors]
+    for actor in CLEARANCE.actors:
+        answers = [CLEARANCE.cell(actor, hazard).answer.name.lower().replace("_", " ") for hazard in COLUMNS]
+        assert rows[actor.name].split(" | ") == answers
 
 
 def test_of_several_actors_the_strictest_answers() -> None:

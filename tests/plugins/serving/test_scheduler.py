@@ -12,6 +12,7 @@ from kvarena.assembly.config import ArenaConfig, StorageConfig
 from kvarena.plugins.serving.port import Outcome, Request
 from kvarena.plugins.serving.report import DONE, FAILED, REFUSED
 from kvarena.plugins.serving.scheduler import Scheduler, ServingConfig
+from kvarena.terms.errors import ConfigError
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full, State, Window
 
@@ -62,6 +63,20 @@ def assert_quiet(loop):
     assert all(shot.live == 0 and shot.holes == 0 for shot in chain.snapshot().bands)
     assert loop.storage.requests.free_count == len(loop.storage.requests)
     assert sum(loop.admission.promised()) == 0
+
+
+def test_a_loop_that_waits_for_every_step_refuses_overlap_on_real_bytes():
+    """Zeroes and moves would run beside the model; where there are no bytes there is nothing to race."""
+    layers = [Layer(0, (Part(Bytes(2), Full()),))]
+    arena = ArenaConfig(memory=4000, page_tokens=4, context_tokens=64, max_running=2, forwards_in_flight=2)
+    for backend, refused in (("cpu", True), ("host", False)):
+        storage = build_storage(layers, StorageConfig(arena=arena, backend=backend), CATALOG)
+        if refused:
+            with pytest.raises(ConfigError, match="forwards_in_flight: this loop waits for every step.*set it to 0"):
+                Scheduler(storage, CountingRunner(), ServingConfig())
+        else:
+            Scheduler(storage, CountingRunner(), ServingConfig()).run([Request(0, 0.0, 20, 4)])
+        storage.release()
 
 
 def test_a_request_is_prefilled_in_chunks_and_decoded_one_by_one():
