@@ -72,7 +72,7 @@ def test_a_loop_that_waits_for_every_step_refuses_overlap_on_real_bytes():
     for backend, refused in (("cpu", True), ("host", False)):
         storage = build_storage(layers, StorageConfig(arena=arena, backend=backend), CATALOG)
         if refused:
-            with pytest.raises(ConfigError, match="forwards_in_flight: this loop waits for every step.*set it to 0"):
+            with pytest.raises(ConfigError, match=r"forwards_in_flight: this loop waits for every step.*set it to 0"):
                 Scheduler(storage, CountingRunner(), ServingConfig())
         else:
             Scheduler(storage, CountingRunner(), ServingConfig()).run([Request(0, 0.0, 20, 4)])
