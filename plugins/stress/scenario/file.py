@@ -12,16 +12,14 @@ from typing import Any
 
 import attrs
 
+from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import CONFIG_VERSION, SettingError, structure
+from kvarena.plugins.stress.scenario.script import Script, Step, read_step
 from kvarena.plugins.stress.scenario.values import resolved
-from kvarena.plugins.stress.stage.chain_spec import ChainSpec
-from kvarena.plugins.stress.stage.operations import VERBS
+from kvarena.plugins.stress.stage.chain_spec import ChainSpec, lifetimes_of
 from kvarena.terms.errors import ConfigError, nearest
 
 TIMINGS = ("late", "early", "random")
-STEP_KEYS = frozenset({"do", "expect", "only", "when", "order", "save", "note", "awaits", "repeat", "counter", "first"})
-RUNNER_VERBS: Mapping[str, tuple[str, ...]] = {"repeat": ("times", "steps"), "check": ("holds",), "let": ("values",)}
-"""What the runner does by itself: steps again and again, a sum that must hold, variables."""
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +47,7 @@ class Variants:
 
 
 @attrs.frozen(kw_only=True)
-class Script:
+class StepList:
     """``[script]``: the steps as a list, one to a line."""
 
     steps: tuple[Mapping[str, Any], ...] = attrs.field(default=(), converter=tuple)
@@ -66,7 +64,7 @@ class Head:
     title: str
     chain: Mapping[str, Any] = attrs.field(factory=dict)
     step: tuple[Mapping[str, Any], ...] = attrs.field(default=(), converter=tuple)
-    script: Script = attrs.field(factory=Script)
+    script: StepList = attrs.field(factory=StepList)
     source: tuple[str, ...] = attrs.field(default=(), converter=tuple)
     about: str = ""
     variants: Variants = attrs.field(factory=Variants)
@@ -78,7 +76,7 @@ class Head:
             raise SettingError("version", f"{value!r} is not known here; this kvarena reads version {CONFIG_VERSION}")
 
     @script.validator
-    def _has_steps(self, attribute: "attrs.Attribute[Any]", value: Script) -> None:
+    def _has_steps(self, attribute: "attrs.Attribute[Any]", value: StepList) -> None:
         if not value.steps and not self.step:
             raise SettingError("step", "there is none, so nothing would be tried; add [[step]] tables")
         if value.steps and self.step:
@@ -88,31 +86,6 @@ class Head:
     def tables(self) -> tuple[Mapping[str, Any], ...]:
         """The steps as they are written."""
         return self.step or self.script.steps
-
-
-@attrs.frozen
-class Step:
-    """One step: an operation whose arguments may have variables, and what is expected of it.
-
-    ``only``: the cases in which it is done; ``when``: a sum that must hold for it. ``awaits``: the capability without
-    which the expectation cannot be met yet. ``steps``: of a repeat.
-    """
-
-    line: int
-    place: str
-    verb: str
-    arguments: Mapping[str, Any]
-    expect: Any = None
-    has_expectation: bool = False
-    only: Mapping[str, Any] = attrs.field(factory=dict)
-    when: Any = True
-    order: str = ""
-    save: str = ""
-    awaits: str = ""
-    times: Any = 1
-    counter: str = ""
-    first: Any = 0
-    steps: "tuple[Step, ...]" = ()
 
 
 @attrs.frozen
@@ -159,7 +132,23 @@ class Scenario:
     @property
     def only_plans(self) -> bool:
         """Whether no step needs a storage: then nothing lands, and one timing is as good as another."""
-        return _only_plan(self.steps)
+        return all(step.only_plans for step in self.steps)
+
+    def has_storage(self, case: Mapping[str, Any]) -> bool:
+        """Whether a storage is opened for a case: there are sub-pools, and not every step plans alone."""
+        return bool(self.chain_of(case).sub_pools) and not self.only_plans
+
+    def script(self, variant: Variant, catalog: Catalog) -> Script:
+        """What is done in a variant, step by step.
+
+        Raises:
+            ConfigError: two sub-pools have one lifetime.
+        """
+        names: dict[str, str] = {}
+        if self.has_storage(variant.case):
+            lifetimes = lifetimes_of(self.chain_of(variant.case), catalog, self.path)
+            names = {name: lifetime.name for name, lifetime in lifetimes.items()}
+        return Script(ordered(self.steps, variant.orders), variant.case, names)
 
     def variants(self, timings: Sequence[str] = ()) -> Iterator[Variant]:
         """Every way to run it; with ``timings`` only those."""
@@ -193,7 +182,7 @@ def read_scenario(path: Path) -> Scenario:
     if len(lines) != sum(map(_count, head.tables)):
         raise ConfigError(f'{path}: step: begin each step with its do = "...", so that its line can be told')
     counted = iter(lines)
-    steps = tuple(_step(table, str(path), counted) for table in head.tables)
+    steps = tuple(read_step(table, str(path), counted) for table in head.tables)
     _check_variables(steps, head, str(path))
     scenario = Scenario(str(path), head, steps)
     for case in head.variants.cases:
@@ -216,56 +205,6 @@ def _count(table: Any) -> int:
     """A step and those that it repeats."""
     inner = table.get("steps", ()) if isinstance(table, Mapping) else ()
     return 1 + sum(map(_count, inner if isinstance(inner, list) else ()))
-
-
-def _step(table: Mapping[str, Any], path: str, lines: Iterator[int]) -> Step:
-    line = next(lines)
-    place = f"{path}:{line}"
-    verb = table.get("do")
-    if not isinstance(verb, str):
-        raise ConfigError(f'{place}: a step needs do = "..."; one of {", ".join(VERBS)}')
-    own = set(RUNNER_VERBS.get(verb, ()))
-    if verb not in VERBS and verb not in RUNNER_VERBS:
-        raise ConfigError(f"{place}: there is no operation {verb!r}; {nearest(verb, [*VERBS, *RUNNER_VERBS])}")
-    known = own or {argument.name for argument in VERBS[verb].arguments}
-    for key in table:
-        if key not in known and key not in STEP_KEYS:
-            raise ConfigError(f"{place}: {verb} has no argument {key!r}; {nearest(key, [*known, *STEP_KEYS])}")
-    for key in own - set(table):
-        raise ConfigError(f"{place}: {verb} needs {key}")
-    inner = table.get("steps", ())
-    if inner and not all(isinstance(each, Mapping) for each in inner):
-        raise ConfigError(f"{place}: steps must be a list of tables")
-    for key, kind, word in (("only", Mapping, "a table of variables"), ("order", str, 'a text "group.key"')):
-        if key in table and not isinstance(table[key], kind):
-            raise ConfigError(f"{place}: {key} must be {word}, not {table[key]!r}")
-    if "order" in table and not re.fullmatch(r"\w+\.\w+", table["order"]):
-        raise ConfigError(f'{place}: order must be a text "group.key", not {table["order"]!r}')
-    return Step(
-        line=line,
-        place=place,
-        verb=verb,
-        arguments={key: value for key, value in table.items() if key in known and key not in own},
-        expect=table.get("expect", table.get("holds", table.get("values"))),
-        has_expectation="expect" in table,
-        only=table.get("only", {}),
-        when=table.get("when", True),
-        order=table.get("order", ""),
-        save=table.get("save", ""),
-        awaits=table.get("awaits", ""),
-        times=table.get("times", table.get("repeat", 1)),
-        counter=table.get("counter", ""),
-        first=table.get("first", 0),
-        steps=tuple(_step(each, path, lines) for each in inner),
-    )
-
-
-def _only_plan(steps: Sequence[Step]) -> bool:
-    return all(
-        _only_plan(step.steps) if step.verb == "repeat"
-        else step.verb in ("plan", "size", "check", "let") or (step.verb == "demand" and "window" in step.arguments)
-        for step in steps
-    )  # fmt: skip
 
 
 def _check_variables(steps: Sequence[Step], head: Head, source: str) -> None:

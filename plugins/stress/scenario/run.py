@@ -11,15 +11,15 @@ import attrs
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
-from kvarena.plugins.stress.scenario.file import Scenario, Step, Variant, ordered
+from kvarena.plugins.stress.scenario.file import Scenario, Variant
 from kvarena.plugins.stress.scenario.planning import Drawing
-from kvarena.plugins.stress.scenario.values import differences, matches, resolved, spelled
-from kvarena.plugins.stress.stage.chain_spec import lifetimes_of, open_stage
-from kvarena.plugins.stress.stage.operations import Op, read_operation
+from kvarena.plugins.stress.scenario.script import Step
+from kvarena.plugins.stress.scenario.values import differences, matches, several, spelled
+from kvarena.plugins.stress.stage.chain_spec import open_stage
+from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.stage.stage import TIMED, Outcome, Stage
 from kvarena.terms.errors import ConfigError, InvariantError, KvarenaError
 
-TIMES_MAX = 1_000_000
 PASSED, FAILED, AWAITING = "passed", "failed", "awaiting"
 
 
@@ -102,30 +102,23 @@ class _Run:
         self._variant = variant
         self.timing = variant.timing
         self._told = told
-        self._variables: dict[str, Any] = dict(variant.case)
         chain = scenario.chain_of(variant.case)
+        self._script = scenario.script(variant, catalog)
         self._drawing = Drawing(chain, catalog, scenario.path)
-        self._names: dict[str, str] = {}
         self._stage: Stage | None = None
         self._seen = [0, 0]
-        if chain.sub_pools and not scenario.only_plans:
-            lifetimes = lifetimes_of(chain, catalog, scenario.path)
-            self._names = {name: lifetime.name for name, lifetime in lifetimes.items()}
+        if scenario.has_storage(variant.case):
             device = Choice("simulated", {"seed": variant.seed, "timing": variant.timing})
             self._stage = open_stage(chain, device, catalog, scenario.path)
-        self._back = {theirs: ours for ours, theirs in self._names.items()}
 
     def play(self) -> None:
         """All steps, and quiet at the end."""
-        steps = ordered(self._scenario.steps, self._variant.orders)
         try:
-            for step in steps:
-                self._play(step)
+            for step in self._script.due():
+                self._once(step)
             if self._scenario.head.quiet and self._stage is not None:
-                last = steps[-1]
-                self._play(
-                    Step(last.line, f"{self._scenario.path}: the end", "quiet", {}, expect=[], has_expectation=True)
-                )
+                line, place = self._script.steps[-1].line, f"{self._scenario.path}: the end"
+                self._once(Step(line, place, "quiet", {}, expect=[], has_expectation=True))
         finally:
             if self._stage is not None:
                 self._stage.storage.release()
@@ -139,49 +132,16 @@ class _Run:
 
     # -- inside
 
-    def _play(self, step: Step) -> None:
-        if any(self._variables.get(name) not in _several(value) for name, value in step.only.items()):
-            return
-        if not self._resolved(step, step.when):
-            return
-        times = self._resolved(step, step.times)
-        if not isinstance(times, int) or isinstance(times, bool) or not 0 <= times <= TIMES_MAX:
-            raise ConfigError(
-                f"{step.place}: {step.verb}: so many times must be a whole number up to {TIMES_MAX:,}, not {times!r}"
-            )
-        first = self._resolved(step, step.first)
-        for number in range(times):
-            if step.counter:
-                self._variables[step.counter] = first + number
-            if step.verb == "repeat":
-                for inner in step.steps:
-                    self._play(inner)
-            elif step.verb == "let":
-                self._let(step)
-            else:
-                self._once(step)
-
-    def _let(self, step: Step) -> None:
-        values = self._resolved(step, step.expect)
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{step.place}: let: values must be a table of variables, not {values!r}")
-        self._variables.update(values)
-
     def _once(self, step: Step) -> None:
         self.done += 1
         if step.verb == "check":
-            outcome, expected, spoken = (
-                Outcome("value", self._resolved(step, step.expect)),
-                True,
-                f"check {step.expect}",
-            )
+            outcome, expected = Outcome("value", self._script.expectation(step)), True
+            spoken = f"check {step.expect}"
         else:
-            arguments = self._resolved(step, dict(step.arguments))
-            expected = self._resolved(step, step.expect)
+            arguments, expected = self._script.arguments(step), self._script.expectation(step)
             outcome = self._apply(step, arguments)
-            spoken = " ".join([step.verb, *(f"{name}={value!r}" for name, value in arguments.items())])
-        if step.save:
-            self._variables[step.save] = outcome.value
+            spoken = str(Op(step.verb, arguments))
+        self._script.save(step, outcome.value)
         words = _unmet(outcome, expected, step.has_expectation or step.verb == "check")
         if self._told is not None:
             self._told(f"{step.place}: {spoken} -> {outcome}")
@@ -199,7 +159,7 @@ class _Run:
             self.decisions.append((step.place, self._stage.digest()))
 
     def _apply(self, step: Step, arguments: Mapping[str, Any]) -> Outcome:
-        operation = read_operation(step.verb, arguments, step.place, step.line)
+        operation = self._script.operation(step, arguments)
         verbs: Mapping[str, Callable[..., Any]] = {"plan": self._drawing.plan, "size": self._drawing.size}
         planning = verbs.get(step.verb)
         if planning is None and step.verb == "demand" and "window" in arguments and self._stage is None:
@@ -211,11 +171,9 @@ class _Run:
                 return Outcome("error", None, type(error).__name__, str(error))
         if self._stage is None:
             raise ConfigError(f"{step.place}: {step.verb} needs a storage; give [chain.sub_pools] tables")
-        kind, value, name, words = self._stage.apply(
-            Op(step.verb, _renamed_arguments(operation.arguments, self._names), step.line)
-        )
+        kind, value, name, words = self._stage.apply(operation)
         self._turn()
-        return Outcome(kind, _renamed(value, self._back), name, words)
+        return Outcome(kind, self._script.by_file_names(value), name, words)
 
     def _turn(self) -> None:
         assert self._stage is not None
@@ -235,12 +193,6 @@ class _Run:
             words = "; ".join(f"{item.check}: {item.words}" for item in new[:3])
             raise _StoppedError(attrs.evolve(failure, words=f"broken promise: {words}"))
 
-    def _resolved(self, step: Step, value: Any) -> Any:
-        try:
-            return resolved(value, self._variables)
-        except ConfigError as error:
-            raise ConfigError(f"{step.place}: {error}") from None
-
 
 def _unmet(outcome: Outcome, expected: Any, has_expectation: bool) -> str:
     """Why the outcome is not what was expected; empty where it is."""
@@ -259,7 +211,7 @@ def _meets(outcome: Outcome, expected: Any) -> bool:
         return outcome.kind == "refused"
     if isinstance(expected, Mapping) and "error" in expected:
         says = str(expected.get("says", ""))
-        return outcome.kind == "error" and outcome.name in _several(expected["error"]) and says in outcome.words
+        return outcome.kind == "error" and outcome.name in several(expected["error"]) and says in outcome.words
     return outcome.kind == "value" and matches(outcome.value, expected)
 
 
@@ -271,26 +223,5 @@ def _worded(expected: Any) -> str:
     if expected == "refused":
         return "a refusal"
     if isinstance(expected, Mapping) and "error" in expected:
-        return f"the error {' or '.join(_several(expected['error']))}"
+        return f"the error {' or '.join(several(expected['error']))}"
     return spelled(expected)
-
-
-def _several(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _renamed_arguments(arguments: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Sub-pools by kvarena's names instead of the file's."""
-    given = dict(arguments)
-    if isinstance(given.get("units"), Mapping):
-        given["units"] = {names.get(name, name): count for name, count in given["units"].items()}
-    if "sub_pool" in given:
-        given["sub_pool"] = names.get(given["sub_pool"], given["sub_pool"])
-    return given
-
-
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """An answer's sub-pools by the file's names."""
-    if isinstance(value, Mapping):
-        return {names.get(name, name): _renamed(each, names) for name, each in value.items()}
-    return value

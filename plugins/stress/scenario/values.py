@@ -62,6 +62,11 @@ def resolved(value: Any, variables: Variables) -> Any:
     return value
 
 
+def several(value: Any) -> list[Any]:
+    """A list as it is, anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
 def _sum(text: str, variables: Variables) -> Any:
     try:
         return _worked_out(ast.parse(text, mode="eval").body, variables)

@@ -100,8 +100,8 @@ class Copies:
     def verbs(self) -> dict[str, Callable[..., Any]]:
         """What this room does, by verb."""
         return {
-            "backup": self.backup, "load": self.load, "submit": self.submit, "end": self.end,
-            "copy_state": self.copy_state,
+            "backup": self.backup, "load": self.load, "name": self.name, "submit": self.submit, "end": self.end,
+            "cancel": self.cancel, "copy_state": self.copy_state,
         }  # fmt: skip
 
     def forget(self, copy: str) -> None:
@@ -155,6 +155,15 @@ class Copies:
         )
         return rows
 
+    def name(self, copy: str, sub_pool: str = "") -> int:
+        """A load's pages of a sub-pool, or all of them, may move from here on; how many pages."""
+        props, made = self._props, self._transport(copy).copy
+        props.check_sub_pool(sub_pool)
+        named = [sub_pool] if sub_pool else [name for name in made.ids if name in made.fixed]
+        for name in named:
+            props.storage.copies.name(made, name)
+        return sum(len(made.ids[name]) for name in named)
+
     def submit(self, copy: str) -> int:
         """The copy goes on its stream; how many units it moves."""
         props, transport = self._props, self._transport(copy)
@@ -187,6 +196,15 @@ class Copies:
                 self.host.free(transport.saved, None if wait or use is None else use.event)
         else:
             self.saved[copy] = transport.saved
+        return transport.copy.number
+
+    def cancel(self, copy: str) -> int:
+        """The copy is given up before it was submitted; its number."""
+        transport = self._transport(copy)
+        self._props.storage.copies.cancel(transport.copy)
+        del self.under_way[copy]
+        if transport.request is not None:
+            transport.request.written = 0
         return transport.copy.number
 
     def copy_state(self, source: str, target: str, forward: str = "") -> int:

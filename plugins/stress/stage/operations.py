@@ -293,7 +293,12 @@ _COPIES = (
         "load", "pages for a load from the host are taken, for a request without rows, new or not",
         (_COPY, _REQUEST, _must("rows", NATURAL, "so many rows"), _may("source", NAME, "", "a copy that was saved")),
     ),
+    Verb(
+        "name", "a load's pages may move from here on, its ids name them; how many pages",
+        (_COPY, _may("sub_pool", NAME, "", "of one sub-pool; of each that has not been named where none is")),
+    ),
     Verb("submit", "the copy goes on its stream", (_COPY,)),
+    Verb("cancel", "a copy that is not submitted is given up; a load's request has no rows again", (_COPY,)),
     Verb("capture", "device time: the backup reads now", (_COPY,)),
     Verb("fill", "device time: the load writes now", (_COPY,)),
     Verb("end", "the copy is over", (_COPY, _may("wait", FLAG, True, "wait for its end on the host first"))),

@@ -153,6 +153,19 @@ def load_at_once(draw: Draw) -> list[Op]:
     return [*ops, Op("submit", {"copy": ops[-1].arguments["copy"]})] if ops else []
 
 
+def name(draw: Draw) -> list[Op]:
+    """A load that is not submitted lets its pages move, and somebody may want them moved; a backup has none to name."""
+    made = [copy for copy in draw.scene.copies.values() if not (copy.is_submitted or copy.is_named)]
+    made = made if draw.chance(draw.world.misuse) else [copy for copy in made if copy.is_load]
+    if not made:
+        return []
+    given = {"copy": draw.rng.choice(made).name}
+    if draw.chance(0.3):
+        given["sub_pool"] = draw.rng.choice(draw.units)[0]
+    behind = draw.rng.choice(([], [Op("flush", {})], [Op("relief", {"units": draw.some_units()})], crowd(draw)))
+    return [Op("name", given), *behind]
+
+
 def submit(draw: Draw) -> list[Op]:
     """A copy that is ready goes on its stream; now and then somebody wants its pages before it has ended."""
     ready = [copy for copy in draw.scene.copies.values() if not copy.is_submitted]
@@ -186,6 +199,13 @@ def end(draw: Draw) -> list[Op]:
         return []
     copy = draw.rng.choice(running)
     return [Op("end", {"copy": copy.name, "wait": not copy.is_load or draw.chance(0.5)})]
+
+
+def cancel(draw: Draw) -> list[Op]:
+    """A copy that is not submitted is given up; now and then somebody tries it later than that."""
+    late = draw.chance(draw.world.misuse)
+    copies = [copy for copy in draw.scene.copies.values() if copy.is_submitted == late]
+    return [Op("cancel", {"copy": draw.rng.choice(copies).name})] if copies else []
 
 
 def copy_state(draw: Draw) -> list[Op]:
@@ -304,8 +324,8 @@ def turn(draw: Draw) -> list[Op]:
 DRAWN: Mapping[str, Callable[[Draw], list[Op]]] = {
     action.__name__: action
     for action in (
-        start, advance, finish, abort, retract, free, process, flush, draft, commit, cache, evict, backup, load, submit,
-        end, copy_state, checkpoint, send, receive, publish, peer_write, release, relief, ask, turn,
+        start, advance, finish, abort, retract, free, process, flush, draft, commit, cache, evict, backup, load, name,
+        submit, end, cancel, copy_state, checkpoint, send, receive, publish, peer_write, release, relief, ask, turn,
     )
 }  # fmt: skip
 """By the names of ``world.ACTIONS``."""

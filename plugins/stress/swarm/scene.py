@@ -37,13 +37,14 @@ class Guest:
 
 @attrs.define(eq=False)
 class HostCopy:
-    """One copy: made, then submitted, then ended. ``source``: whose pages, or the backup that a load reads."""
+    """One copy: made, then submitted and ended, or cancelled. ``is_named``: all pages of a load may move."""
 
     name: str
     is_load: bool
     request: str = ""
     entry: str = ""
     rows: int = 0
+    is_named: bool = False
     is_submitted: bool = False
 
 
@@ -213,9 +214,26 @@ class Scene:
         self.copies[given["copy"]] = HostCopy(given["copy"], True, name, rows=rows)
         self.guests[name] = Guest(name, length=rows, written=rows, state=LOADING)
 
+    def _name(self, given: Mapping[str, Any], value: Any) -> None:
+        if given["copy"] in self.copies and not given.get("sub_pool"):
+            self.copies[given["copy"]].is_named = True
+
     def _submit(self, given: Mapping[str, Any], value: Any) -> None:
         copy = self.copies.setdefault(given["copy"], HostCopy(given["copy"], False))
         copy.is_submitted = True
+        self._let_go(copy)
+
+    def _cancel(self, given: Mapping[str, Any], value: Any) -> None:
+        copy = self.copies.pop(given["copy"], None)
+        if copy is None:
+            return
+        if copy.is_load and copy.request in self.guests:
+            guest = self.guests[copy.request]
+            guest.length = guest.written = 0
+        self._let_go(copy)
+
+    def _let_go(self, copy: HostCopy) -> None:
+        """Nothing waits for the copy to be submitted any more."""
         if copy.is_load:
             self._ready(copy.request, LOADING)
         elif copy.request in self.guests:
@@ -285,7 +303,9 @@ _NOTES = {
     "commit": Scene._commit,
     "backup": Scene._backup,
     "load": Scene._load,
+    "name": Scene._name,
     "submit": Scene._submit,
+    "cancel": Scene._cancel,
     "end": Scene._end,
     "send": Scene._send,
     "recv": Scene._recv,

@@ -20,7 +20,7 @@ from kvarena.plugins.stress.swarm.scene import Scene
 from kvarena.plugins.stress.swarm.world import World, draw_world
 from kvarena.plugins.stress.trace.decisions import BAND_FIELDS, came_of, decisions_of, differences, plain
 from kvarena.plugins.stress.trace.file import Line, RecordedRun, TraceReader, TraceWriter
-from kvarena.plugins.stress.trace.scenario import Script
+from kvarena.plugins.stress.trace.scenario import ScriptedRun
 from kvarena.plugins.stress.trace.setting import Setting, paged, read_setting, setting_of
 from kvarena.terms.errors import ConfigError, PlanError
 
@@ -57,7 +57,7 @@ class Compared:
 def record(
     path: Path,
     worlds: Iterable[tuple[str, World]],
-    scripts: Iterable[Script],
+    scripts: Iterable[ScriptedRun],
     *,
     operations: int,
     catalog: Catalog,
@@ -169,7 +169,7 @@ def _play_world(world: World, operations: int, recording: _Recording) -> None:
             scene.failed(op)
 
 
-def _play_script(script: Script, recording: _Recording) -> None:
+def _play_script(script: ScriptedRun, recording: _Recording) -> None:
     script.operations(lambda op: Outcome("awaits") if recording.is_over else recording.play(op))
 
 

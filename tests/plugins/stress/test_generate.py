@@ -11,8 +11,8 @@ from kvarena.plugins.stress.swarm.world import ACTIONS, draw_world
 
 VERBS = {
     "take", "extend", "free", "finish", "abort", "retract", "read", "fits", "admit", "cache", "lock", "unlock", "evict",
-    "launch", "run", "record", "process", "step", "barrier", "turn", "reserve", "commit", "backup", "load", "submit",
-    "end", "copy_state", "send", "recv", "publish", "peer_write", "release", "flush", "relief",
+    "launch", "run", "record", "process", "step", "barrier", "turn", "reserve", "commit", "backup", "load", "name",
+    "submit", "end", "cancel", "copy_state", "send", "recv", "publish", "peer_write", "release", "flush", "relief",
 }  # fmt: skip
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import attrs
 
 from kvarena.assembly.catalog import Catalog
-from kvarena.plugins.stress.scenario.file import RUNNER_VERBS, STEP_KEYS, Variants, read_scenario
+from kvarena.plugins.stress.scenario.file import Variants, read_scenario
 from kvarena.plugins.stress.scenario.run import PASSED, run_scenario
+from kvarena.plugins.stress.scenario.script import RUNNER_VERBS, STEP_KEYS
 from kvarena.plugins.stress.stage.chain_spec import ChainSpec, PoolSpec
 from kvarena.plugins.stress.stage.operations import VERBS
 

@@ -81,7 +81,11 @@ def whole_day(stage: Stage) -> list[int]:
     then("send", transfer="t1", request="A")
     then("finish", request="B")
     then("end", copy="c1")
+    then("load", copy="c0", request="C", rows=2)
+    then("cancel", copy="c0")
     then("load", copy="c2", request="C", rows=4, source="c1")
+    then("name", copy="c2", sub_pool="window-4")
+    then("flush")
     then("submit", copy="c2")
     then("step", forward="f4", requests=["C"])
     then("release", transfer="t1")
@@ -202,6 +206,64 @@ def test_whatever_is_played_is_an_outcome(seed: int) -> None:
         stage.turn()
     assert stage.findings == []
     assert stage.device.violations == []
+    stage.storage.release()
+
+
+@pytest.mark.parametrize("sub_pool", ["full", ""])
+def test_a_loads_pages_move_once_they_are_named(sub_pool: str) -> None:
+    """A flush leaves them where they are before, and brings them in after; the load fills them where they are then."""
+    stage = open_late()
+    play(stage, "take", request="X", units={"full": 4})
+    play(stage, "load", copy="c1", request="A", rows=8)
+    play(stage, "free", request="X")
+    assert play(stage, "flush") == 0
+    before = play(stage, "pages", request="A", sub_pool="full")
+
+    assert play(stage, "name", copy="c1", sub_pool=sub_pool) == (4 if sub_pool else 7)
+    assert play(stage, "flush") == 4
+    assert play(stage, "pages", request="A", sub_pool="full") != before
+    assert play(stage, "name", copy="c1") == (3 if sub_pool else 0)
+    again = stage.apply(Op("name", {"copy": "c1", "sub_pool": "full"}))
+    assert again.name == "copies.name_of_unreserved_sub_pool"
+    play(stage, "submit", copy="c1")
+    play(stage, "end", copy="c1")
+    assert play(stage, "read", request="A") == "ok"
+    stage.storage.release()
+
+
+def test_a_cancelled_load_leaves_its_request_without_rows() -> None:
+    """Its pages come back, another load may fill the request, and what was submitted is not cancelled any more."""
+    stage = open_late()
+    play(stage, "take", request="A")
+    play(stage, "load", copy="c1", request="A", rows=8)
+    play(stage, "cancel", copy="c1")
+    assert play(stage, "counts", sub_pool="full")["live"] == 0
+    assert stage.apply(Op("submit", {"copy": "c1"})).name == "ConfigError"
+
+    play(stage, "load", copy="c2", request="A", rows=5)
+    play(stage, "submit", copy="c2")
+    assert stage.apply(Op("cancel", {"copy": "c2"})).name == "copies.unknown_copy"
+    play(stage, "end", copy="c2")
+    play(stage, "step", forward="f1", requests=["A"])
+    play(stage, "process", forward="f1")
+    assert play(stage, "read", request="A") == "ok"
+    play(stage, "finish", request="A")
+    assert play(stage, "quiet") == []
+    assert stage.findings == []
+    stage.storage.release()
+
+
+def test_a_cancelled_backup_changes_nothing() -> None:
+    """Its request goes on, and may end."""
+    stage = open_late()
+    play(stage, "take", request="A", rows=3, write=True)
+    play(stage, "backup", copy="c1", request="A")
+    assert stage.apply(Op("name", {"copy": "c1", "sub_pool": "full"})).name == "copies.name_of_unreserved_sub_pool"
+    assert play(stage, "name", copy="c1") == 0
+    play(stage, "cancel", copy="c1")
+    assert play(stage, "read", request="A") == "ok"
+    play(stage, "finish", request="A")
+    assert play(stage, "quiet") == []
     stage.storage.release()
 
 

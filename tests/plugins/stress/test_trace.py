@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvarena.plugins.stress.scenario.file import read_scenario
+from kvarena.plugins.stress.scenario.run import run_scenario
 from kvarena.plugins.stress.stage.stage import Stage
 from kvarena.plugins.stress.swarm.world import draw_world, installed
 from kvarena.plugins.stress.trace.scenario import scripts_of
@@ -142,6 +143,28 @@ def test_a_scenario_file_is_recorded_case_by_case(scenario: Path) -> None:
     assert [op["request"] for op in taken][-2:] == ["E0", "E1"]
     assert {"do": "counts", "sub_pool": "full"} in operations
     assert not parted(list(replay(scenario, installed())))
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ('{do = "flush", repeat = "= n - 3"}', ":18: flush: so many times must be a whole number"),
+        ('{do = "let", values = 5}', ":18: let: values must be a table of variables, not 5"),
+        ('{do = "counts", sub_pool = ["F"]}', ":18: counts: sub_pool must be a name"),
+    ],
+)
+def test_a_scenario_that_cannot_be_played_is_not_recorded(step: str, words: str, tmp_path: Path) -> None:
+    """What the runner refuses as it runs, the recorder refuses in the same words, by file and line."""
+    path = tmp_path / "bad.toml"
+    path.write_text(
+        SCENARIO[: SCENARIO.index("    {do")] + f'    {{do = "flush"}},\n    {step},\n]\n', encoding="utf-8"
+    )
+    with pytest.raises(ConfigError, match=words):
+        record(
+            tmp_path / "bad.jsonl", (), scripts_of(read_scenario(path), installed()), operations=0, catalog=installed()
+        )
+    with pytest.raises(ConfigError, match=words):
+        run_scenario(read_scenario(path), installed())
 
 
 @pytest.mark.req("TRC-1")
