@@ -115,7 +115,7 @@ class CpuDevice(WorkerStreams):
         self._do(stream, "zero_pages", self._copies.zero, unit_bytes, written)
 
     def stream(self, name: str) -> Stream:
-        """A new stream, warm from the start.
+        """The stream of this name, warm from the start.
 
         Raises:
             KvarenaError: the device was closed.

@@ -223,15 +223,17 @@ class WorkerStreams:
         return self._inline
 
     def stream(self, name: str) -> Stream:
-        """A new stream with a thread of its own.
+        """The stream of this name, with a thread of its own from when it is first asked for.
 
         Raises:
             KvarenaError: the device was closed.
         """
         if self._has_ended:
             raise KvarenaError(f"backend 'cpu' was closed and has no stream {name!r} to give; open another device")
-        worker = Worker(name)
-        self._workers.add(worker)
+        worker = next((known for known in self._workers if known.name == name), None)
+        if worker is None:
+            worker = Worker(name)
+            self._workers.add(worker)
         return worker
 
     def record(self, stream: Stream) -> Event:

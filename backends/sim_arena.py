@@ -35,19 +35,17 @@ class Grid(NamedTuple):
         """
         pages = np.array(pages, dtype=np.int64)
         listed = pages.tolist()
-        try:
-            cells = self.cells.take(pages, 0)
-        except IndexError:
+        if listed and (min(listed) < 0 or max(listed) >= len(self.cells)):
             self._refuse(listed)
-        if listed and min(listed) < 0:
-            self._refuse(listed)
-        return Where(ARENA, self.unit_bytes, pages, cells.reshape(-1))
+        if self.cells.shape[1] == 1:
+            return Where(ARENA, self.unit_bytes, pages, pages)
+        return Where(ARENA, self.unit_bytes, pages, self.cells.take(pages, 0).reshape(-1))
 
     def _refuse(self, pages: list[int]) -> NoReturn:
         fail("device.pages_inside", unit_bytes=self.unit_bytes, pages=len(self.cells), asked=pages)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)
 class WatchedArena(TurnedDevice):
     """An arena in numpy's memory. Every unit of every grid is a whole number of grains, the cells that are judged."""
 

@@ -6,6 +6,7 @@ A clock says of each actor how many of its works come before a place. Work is re
 import random
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter, gt
 
 import attrs
 import numpy as np
@@ -20,16 +21,17 @@ Vector = npt.NDArray[np.int32]
 
 def joined(one: Clock, other: Clock) -> Clock:
     """The first place that comes after both."""
-    both = [mine if mine > its else its for mine, its in zip(one, other, strict=False)]
-    return both + (one if len(one) > len(other) else other)[len(both) :]
+    if len(one) < len(other):
+        one, other = other, one
+    known = len(other)
+    if known == len(one):
+        return [mine if mine > its else its for mine, its in zip(one, other, strict=True)]
+    return joined(one[:known], other) + one[known:]
 
 
 def reaches(clock: Clock, place: Clock) -> bool:
     """Whether all that comes before ``place`` is in ``clock``."""
-    for mine, its in zip(clock, place, strict=False):
-        if its > mine:
-            return False
-    return len(place) <= len(clock) or not any(place[len(clock) :])
+    return True not in map(gt, place, clock) and (len(place) <= len(clock) or not any(place[len(clock) :]))
 
 
 @attrs.define(eq=False)
@@ -79,6 +81,10 @@ class Work:
         return other.actor < len(self.clock) and self.clock[other.actor] >= other.seq
 
 
+_number = attrgetter("number")
+"""Works in the order of the calls."""
+
+
 class Queues:
     """All work that has not landed. ``timing`` chooses what lands next: the oldest, the newest that may, or any."""
 
@@ -115,12 +121,12 @@ class Queues:
 
     def pending(self) -> list[Work]:
         """All that has not landed, in the order of the calls."""
-        return sorted((work for stream in self._busy for work in stream.works), key=lambda work: work.number)
+        return sorted((work for stream in self._busy for work in stream.works), key=_number)
 
     def ready(self) -> list[Work]:
         """What may land now, in the order of the calls."""
         ready = [stream.works[0] for stream in self._busy if self._is_ready(stream.works[0])]
-        return sorted(ready, key=lambda work: work.number)
+        return sorted(ready, key=_number)
 
     def through(self, need: Clock | None = None, limit: int = -1) -> int:
         """Land what is in the clock, or everything: in the order that ``timing`` chooses, at most ``limit`` of it.
@@ -168,8 +174,7 @@ class Queues:
         landed, own = self.landed, work.actor
         if landed[own] != work.seq - 1 or work.stream.works[0] is not work:
             return False
-        behind = [actor for actor, need in enumerate(work.clock) if need > landed[actor]]
-        return behind == [own]
+        return sum(map(gt, work.clock, landed)) == 1  # itself
 
     def _pick(self, need: Clock | None) -> Work | None:
         heads = [stream.works[0] for stream in self._busy]
@@ -183,6 +188,6 @@ class Queues:
         if self.timing == "random":
             return heads[self.rng.randrange(len(heads))]
         if self.timing == "late":
-            return max(heads, key=lambda work: work.number)
-        oldest = min(heads, key=lambda work: work.number)
+            return max(heads, key=_number)
+        oldest = min(heads, key=_number)
         return oldest if self._is_ready(oldest) else None

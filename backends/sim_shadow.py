@@ -58,10 +58,20 @@ class Findings:
         self.violations: list[Violation] = []
         self.log: list[Access] | None = None
         self._codes = {"": 0}
+        self._others: dict[str, npt.NDArray[np.bool_]] = {}
 
     def code(self, kind: str) -> int:
         """The number of a kind of data; 0 is zeroed memory."""
         return self._codes.setdefault(kind, len(self._codes))
+
+    def others(self, kind: str) -> npt.NDArray[np.bool_]:
+        """By code: whether it is another kind of data than this, and no zeroed memory."""
+        known = self._others.get(kind)
+        if known is None or len(known) < len(self._codes):
+            code = self.code(kind)
+            known = self._others[kind] = np.ones(len(self._codes), dtype=np.bool_)
+            known[[0, code]] = False
+        return known
 
     def kind(self, code: int) -> str:
         """The kind that has this number."""
@@ -126,12 +136,9 @@ class Shadow:
 
     def is_kind(self, work: Work, where: Where, kind: str) -> None:
         """The work reads data of this kind: nothing here was last written as another."""
-        kinds = self.kinds.take(where.cells)
-        other = kinds != self._findings.code(kind)
+        other = self._findings.others(kind).take(self.kinds.take(where.cells))
         if np.count_nonzero(other):
-            other &= kinds != 0
-            if np.count_nonzero(other):
-                self._cross(work, where, kind, int(other.argmax()))
+            self._cross(work, where, kind, int(other.argmax()))
 
     def mark_read(self, work: Work, where: Where) -> None:
         """It is among those who read these cells."""

@@ -12,7 +12,7 @@ from kvarena.terms.ports import Event, Stream
 TIMINGS = ("early", "late", "manual", "random")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)  # some of it is set at every operation
 class TurnedDevice:
     """Streams, events, and the adversary that chooses what lands when.
 
@@ -32,6 +32,7 @@ class TurnedDevice:
     findings: Findings = attrs.field(factory=Findings, init=False, repr=False)
     _is_operating: bool = attrs.field(default=False, init=False, repr=False)
     _waited: str = attrs.field(default="", init=False, repr=False)
+    _streams: dict[str, SimStream] = attrs.field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.order = Order(self.timing, self.seed)
@@ -59,8 +60,11 @@ class TurnedDevice:
         return self.order.inline
 
     def stream(self, name: str) -> SimStream:
-        """A new stream. What it is given comes after all that the host has waited for."""
-        return SimStream(name, f"stream {name}", self.order.queues)
+        """The stream of this name. What it is given comes after all that the host has waited for."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = SimStream(name, f"stream {name}", self.order.queues)
+        return stream
 
     def engine(self, name: str, after: Event | None = None) -> SimStream:
         """An actor outside all streams, such as a transfer engine.

@@ -41,7 +41,7 @@ class HostMemory:
         return Where(HOST, unit_bytes, places, places)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)
 class SimulatedDevice(WatchedArena):
     """Streams as queues, a clock that the test turns, an adversary that lands the work, and a judge of every access.
 

@@ -263,11 +263,14 @@ class Chain:
                 return self._refusal(counts)
             arrangement = self._first_plan(snapshot, counts)
             waits = arrangement.waits
-            if waits is not Waits.NOTHING or self.ledger.steps.reading:
-                self._recover(waits)
-                snapshot = self.snapshot()
-                arrangement = self._first_plan(snapshot, counts)
+            if waits is Waits.TRANSFERS:
+                self.usage.wait_for_all()
+                self.usage.lift()
             try:
+                if waits is not Waits.NOTHING or self.ledger.steps.reading:
+                    self._recover()
+                    snapshot = self.snapshot()
+                    arrangement = self._first_plan(snapshot, counts)
                 realize(self.bands, snapshot, arrangement, self.counters)
             finally:
                 if waits is Waits.TRANSFERS:
@@ -281,11 +284,8 @@ class Chain:
             fail("chain.feasible_without_a_plan", counts=counts, snapshot=snapshot)
         return arrangement
 
-    def _recover(self, waits: Waits) -> None:
-        """Wait for all that may touch pages: the host for transfers first, then the allocator's stream for forwards."""
-        if waits is Waits.TRANSFERS:
-            self.usage.wait_for_all()
-            self.usage.lift()
+    def _recover(self) -> None:
+        """The allocator's stream waits for every forward that may touch pages: none pends, and none is vacated."""
         newest = self.ledger.steps.recorded
         self.ledger.settle(newest)
         for band in self._spans:

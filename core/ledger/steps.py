@@ -48,6 +48,7 @@ class ForwardSteps:
         """``in_flight``: the most forwards that are launched and not processed; 0 where nothing is recorded."""
         self.in_flight = in_flight
         self.launched = self.recorded = self.retired = self.processed = 0
+        self.open: Forward | None = None
         self._flying: deque[Forward] = deque()
 
     @property
@@ -79,7 +80,8 @@ class ForwardSteps:
         """The next forward begins."""
         self.check_launch()
         self.launched += 1
-        return Forward(self.launched)
+        self.open = Forward(self.launched)
+        return self.open
 
     def record(
         self, forward: Forward, event: Event, writes: Mapping[str, IntArray], unknown: frozenset[str] = frozenset()
@@ -87,7 +89,7 @@ class ForwardSteps:
         """All work of the forward is on its stream, before ``event``, which is its own."""
         invariant("forwards.recorded_twice", forward.event is None, forward=forward.number)
         invariant("forwards.record_of_unlaunched", self.is_open, forward=forward.number, recorded=self.recorded)
-        invariant("forwards.record_out_of_order", forward.number == self.launched, forward=forward.number)
+        invariant("forwards.record_out_of_order", forward is self.open, forward=forward.number, open=self.launched)
         fresh = all(event is not other.event for other in self._flying)
         invariant("forwards.event_is_not_fresh", fresh, forward=forward.number)
         forward.event, forward.writes, forward.unknown = event, writes, unknown

@@ -148,11 +148,15 @@ class Copies:
         stream = self._lanes.behind("save" if saves else "load")
         for touch in touches:
             self._ledger.clear(touch.unit_bytes, touch.pages, (HOST_SAVE if saves else HOST_LOAD,), stream)
-        for touch, (host, at) in zip(touches, places.values(), strict=True):
-            if saves:
-                device.save(stream, touch, host, at)
-            else:
-                device.load(stream, host, at, touch)
+        try:
+            for touch, (host, at) in zip(touches, places.values(), strict=True):
+                if saves:
+                    device.save(stream, touch, host, at)
+                else:
+                    device.load(stream, host, at, touch)
+        except BaseException:  # a part may be on the stream: whoever has these pages next comes after it
+            self._ledger.timeline.wait(device.record(stream))
+            raise
         used = {name: copy.ids[name] for name in places}
         copy.use = chain.usage.record(COPY_READ if saves else COPY_WRITE, used, device.record(stream))
         self._let_go(copy)
@@ -263,6 +267,13 @@ class Copies:
                 at = line(at, f"copies.submit: the places of {name}")
                 if len(at) != len(ids):
                     raise KvarenaError(f"copies.submit: {len(at)} places of {name} for {len(ids)} pages; one each")
+                unit = self._maps.chain.bands[name].grid.unit_bytes
+                shape = getattr(host, "shape", None)
+                if shape is None or len(shape) != 2 or shape[1] != unit or not 0 <= at.min() <= at.max() < shape[0]:
+                    raise KvarenaError(
+                        f"copies.submit: the places of {name} do not lie in memory of {unit} B units (it has the shape "
+                        f"{shape}); get it with device.host_memory({unit}, count)"
+                    )
                 places[name] = (host, at)
         return places
 
@@ -274,6 +285,7 @@ def checked_ids(maps: Maps, ids: Mapping[str, IntArray], what: str) -> dict[str,
         KvarenaError: a sub-pool that does not exist, or has no bytes.
         InvariantError: an id has no page, or one that a load which is not submitted will fill.
     """
+    maps.check_current()
     checked = {}
     for name, some in ids.items():
         band = maps.chain.bands[name]

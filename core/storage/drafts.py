@@ -33,6 +33,7 @@ class Drafts:
             KvarenaError: a length is beyond what a row can hold; nothing has changed.
             InvariantError: a length is below the row's, or below one reserved before; nothing has changed.
         """
+        self._maps.check_current()
         table = self._maps.table
         rows, lengths = self._checked(rows, lengths, "drafts.reserve")
         if table.away.count:

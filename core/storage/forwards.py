@@ -47,6 +47,7 @@ class Forwards:
             InvariantError: the one before it was not recorded, too many are in flight, pages changed since the ids were
                 made, or a row is still to be loaded or received; nothing has changed.
         """
+        self._maps.check_current()
         ledger, steps, table = self._ledger, self._ledger.steps, self._maps.table
         if self._timeline.overlaps:
             steps.check_launch()
@@ -91,7 +92,7 @@ class Forwards:
         if not forward.number:
             return
         steps, ids = self._ledger.steps, may_write or self._ids
-        if forward.event is None and forward.number == steps.launched and steps.is_open:
+        if forward is steps.open and forward.event is None:
             writes = {} if ids is None else self._written(ids)
             if self._copied and self._maps.slots_name is not None:
                 known = [writes[self._maps.slots_name]] if self._maps.slots_name in writes else []
@@ -143,7 +144,7 @@ class Forwards:
     def check_open(self, forward: Forward) -> None:
         """This forward is launched and not recorded."""
         steps = self._ledger.steps
-        is_open = steps.is_open and forward.number == steps.launched if self._timeline.overlaps else not forward.number
+        is_open = steps.is_open and forward is steps.open if self._timeline.overlaps else not forward.number
         invariant("forwards.work_of_closed_forward", is_open, forward=forward.number, launched=steps.launched)
 
     def also_writes(self, slots: IntArray) -> None:

@@ -68,6 +68,7 @@ class Growth:
         Raises:
             KvarenaError: a row cannot hold so many tokens; nothing has changed.
         """
+        self._maps.check_current()
         table, chain = self._maps.table, self._maps.chain
         tokens = whole(tokens, "tokens to bring in")
         invariant("storage.copy_into_free_row", table.is_open(np.array([row])), row=row)

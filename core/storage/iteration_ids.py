@@ -22,6 +22,12 @@ class Maps:
         self.names = tuple(pool.name for pool in chain.plan.token_pools)
         self.paging = Paging(chain.plan.page_tokens)
         self.slots_name = chain.plan.slots.name if chain.plan.slots else None
+        self.is_current = True
+
+    def check_current(self) -> None:
+        """Stop a part of a storage that was resized since: it speaks of an arena that is no more."""
+        if not self.is_current:
+            fail("storage.part_from_before_a_resize", cure="take it from the storage again")
 
     def check_epoch(self, epoch: int, name: str) -> None:
         """Stop where pages were taken, freed or moved since."""

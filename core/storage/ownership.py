@@ -62,6 +62,7 @@ class Ownership:
         Raises:
             InvariantError: the tokens end inside a page, or lie beyond what the row has written.
         """
+        self._maps.check_current()
         table, size = self._maps.table, self._maps.paging.tokens
         tokens = whole(tokens, "ownership.hand_over: tokens")
         invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row)

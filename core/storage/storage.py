@@ -214,6 +214,8 @@ class Storage:
         self.device.resize(sizing.arena_bytes)
         _log.info("storage_resized", arena_bytes=sizing.arena_bytes, rows=sizing.running, **sizing.units)
         self.chain.epoch += 1  # ids of steps before the resize are worth nothing
+        self._maps.is_current = False  # and so is what was taken from this storage by then
+        chain.usage.waiter = self.chain.usage.waiter
         self._furnish(sizing, chain, requests)
         for band in self.chain.bands.values():  # the new top holds whatever lay there; unbound ids read it
             self.chain.ledger.timeline.zero_pages(band.grid.unit_bytes, np.array([band.grid.sink_page]))

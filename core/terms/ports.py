@@ -119,7 +119,7 @@ class Streams(Protocol):
         ...
 
     def stream(self, name: str) -> Stream:
-        """A new stream; where ``has_streams`` is false, the current one."""
+        """The stream of this name, made when it is first asked for; the current one where ``has_streams`` is false."""
         ...
 
     def record(self, stream: Stream) -> Event:

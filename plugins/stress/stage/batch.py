@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from kvarena.plugins.stress.stage.props import Check, Props, Units, Write
+from kvarena.plugins.stress.stage.props import Check, Props, Units, Write, distinct
 from kvarena.plugins.stress.stage.tags import PoolTags
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.terms.ports import IntArray
@@ -18,17 +18,17 @@ def reads_of(props: Props, names: Sequence[str], ids: IterationIds) -> list[Chec
     if not props.tags.on or not len(ids.rows):
         return []
     found = []
-    bands, rows = props.storage.chain.bands, ids.rows
+    tables, rows = ids.tables, ids.rows
     for tags in props.tags.token_pools:
-        tables = ids.tables[tags.name]
-        if not tables.shape[1]:
+        table = tables[tags.name]
+        if not table.shape[1]:
             continue
-        whose, at = (tables != bands[tags.name].grid.sink_page).nonzero()
-        expected = tags.table[rows][:, : tables.shape[1] * tags.rows].reshape(*tables.shape, tags.rows)[whose, at]
-        found.append(Check(tags, tables[whose, at], expected, names, whose, at))
+        whose, at = (table != tags.sink_page).nonzero()
+        found.append(Check(tags, table[whose, at], tags.pages.take(tags.place(rows.take(whose), at), 0), names, whose, at))
     slots, slot_ids = props.tags.slots, ids.slots
     if slots is not None and slot_ids is not None:
-        whose, at = np.indices(slot_ids.shape).reshape(2, -1)
+        count, width = slot_ids.shape
+        whose, at = np.divmod(np.arange(count * width), width)
         found.append(Check(slots, slot_ids.reshape(-1), slots.table[rows].reshape(-1, 1), names, whose, at))
     return found
 
@@ -42,17 +42,23 @@ def writes_of(props: Props, ids: IterationIds, only: Only | None = None, sub_poo
     chosen = slice(None) if only is None else _chosen(ids.rows[index], positions, only)
     index, positions = index[chosen], positions[chosen]
     places = ids.write_offsets()[chosen] if len(index) else positions
+    rows = ids.rows.take(index)
     for tags in props.tags.token_pools:
         if not len(index) or (sub_pool and tags.name != sub_pool):
             continue
         pages = ids.write_pages(tags.name)[chosen]
-        bound = pages != props.storage.chain.bands[tags.name].grid.sink_page
-        fresh = props.tags.fresh(int(np.count_nonzero(bound)))
-        tags.table[ids.rows[index[bound]], positions[bound]] = fresh
-        found.append(Write(tags, pages[bound], places[bound], fresh))
+        bound = pages != tags.sink_page
+        count = int(np.count_nonzero(bound))
+        fresh = props.tags.fresh(count)
+        if count == len(pages):
+            tags.table[rows, positions] = fresh
+            found.append(Write(tags, pages, places, fresh))
+        else:
+            tags.table[rows[bound], positions[bound]] = fresh
+            found.append(Write(tags, pages[bound], places[bound], fresh))
     slots, slot_ids = props.tags.slots, ids.slots
     if slots is not None and slot_ids is not None and sub_pool in ("", slots.name):
-        writers = np.unique(index) if props.maps.names else np.arange(len(ids.rows))
+        writers = distinct(index) if props.maps.names else np.arange(len(ids.rows))
         pages = slot_ids[writers].reshape(-1)
         fresh = props.tags.fresh(len(pages))
         slots.table[ids.rows[writers]] = fresh.reshape(len(writers), slots.table.shape[1])
@@ -68,7 +74,7 @@ def reads_of_units(props: Props, units: Units) -> list[Check]:
         if tags is None or not len(ids):
             continue
         pages = props.storage.chain.pages(name, ids)
-        bound = (pages != props.storage.chain.bands[name].grid.sink_page).nonzero()[0]
+        bound = (pages != tags.sink_page).nonzero()[0]
         zeros = np.zeros_like(bound)
         found.append(Check(tags, pages[bound], units.tags[name][bound], (units.name,), zeros, bound))
     return found
@@ -85,7 +91,7 @@ def places_of(props: Props, tags: PoolTags, row: int) -> IntArray:
     """The physical page at each page position of a row in one sub-pool; -1 where none is bound."""
     table = props.storage.requests
     pages = props.storage.chain.pages(tags.name, table.pages[row, : int(table.page_counts[row])])
-    return np.where(pages == props.storage.chain.bands[tags.name].grid.sink_page, -1, pages)
+    return np.where(pages == tags.sink_page, -1, pages)
 
 
 def _chosen(rows: IntArray, positions: IntArray, only: Only) -> IntArray:

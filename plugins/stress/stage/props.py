@@ -201,9 +201,16 @@ def _nothing() -> None:
 
 def touches(parts: "Iterable[Check] | Iterable[Write]") -> list[Touch]:
     """What the device is told of pages read or written."""
-    return [Touch(part.tags.unit_bytes, _distinct(part.pages), part.tags.name) for part in parts if len(part.pages)]
+    return [Touch(part.tags.unit_bytes, distinct(part.pages), part.tags.name) for part in parts if len(part.pages)]
 
 
-def _distinct(pages: IntArray) -> IntArray:
-    """Each page once."""
-    return np.unique(pages) if len(pages) > 1 else pages
+def distinct(numbers: IntArray) -> IntArray:
+    """Each number once, rising."""
+    if len(numbers) < 2:
+        return numbers
+    numbers = numbers.copy()
+    numbers.sort()
+    is_new = numbers[1:] != numbers[:-1]
+    if np.count_nonzero(is_new) == len(is_new):
+        return numbers
+    return np.concatenate((numbers[:1], numbers[1:][is_new]))

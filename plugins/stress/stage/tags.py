@@ -32,7 +32,8 @@ class Mismatch(NamedTuple):
 class PoolTags:
     """The bytes of one sub-pool as rows of pages, and the table of what each request's rows should hold.
 
-    ``table`` has shape (request rows, positions), or (request rows, slots per request) for slots.
+    ``table`` has shape (request rows, positions), or (request rows, slots per request) for slots; ``pages`` is the same
+    page by page, (request rows x pages, rows a page), where ``place`` finds one.
     """
 
     def __init__(self, storage: Storage, pool: SubPool) -> None:
@@ -44,7 +45,10 @@ class PoolTags:
         self.fresh = BLANK if pool.zero_on_take else ANY
         requests = storage.requests
         width = requests.slots.shape[1] if pool.is_slots else requests.pages_per_row * self.rows
+        self.sink_page = storage.chain.bands[pool.name].grid.sink_page
         self.table = np.full((len(requests), width), self.fresh, dtype=np.int64)
+        self.pages: IntArray = self.table.reshape(-1, self.rows)
+        self._pages_per_row = width // self.rows
         self._spread = np.arange(self.row_bytes) % TAG_BYTES
         self._filler = np.resize(np.array([NAN_WORD], dtype="<u4").view(np.uint8), self.row_bytes)
         self._filled_from = min(TAG_BYTES, self.row_bytes) if pool.is_slots else self.row_bytes
@@ -54,10 +58,15 @@ class PoolTags:
         is_whole = not pool.unit_bytes % TAG_BYTES and not self.row_bytes % TAG_BYTES
         self._words: Any = self.bytes.view("<i8") if is_whole else None
 
+    def place(self, rows: IntArray, at: IntArray) -> IntArray:
+        """Where ``pages`` has these pages of these requests."""
+        places: IntArray = rows * self._pages_per_row + at
+        return places
+
     def content(self, tags: IntArray) -> Any:
         """The bytes that rows with these tags hold, uint8 (..., row_bytes); zeros for ``BLANK``."""
         raw = np.ascontiguousarray(tags).view(np.uint8).reshape(*tags.shape, TAG_BYTES)
-        made = raw[..., self._spread]
+        made = raw[..., : self.row_bytes].copy() if self.row_bytes <= TAG_BYTES else raw.take(self._spread, -1)
         if self._filled_from < self.row_bytes:
             made[..., self._filled_from :] = np.where((tags == BLANK)[..., None], 0, self._filler[self._filled_from :])
         words = tags >= WORD
@@ -83,10 +92,13 @@ class PoolTags:
 
     def compare(self, pages: IntArray, expected: IntArray) -> list[Mismatch]:
         """Rows of whole pages that do not hold what was expected, int64 (pages, rows a page)."""
-        if self._words is not None and expected.max(initial=0) < WORD:
-            wrong = (self._words[pages] != self._in_words(expected)).any(axis=-1)
-        else:
-            wrong = (self.bytes[pages] != self.content(expected)).any(axis=-1)
+        if self._words is not None:
+            is_other = self._words.take(pages, 0) != self._in_words(expected)
+            if not np.count_nonzero(is_other):
+                return []
+        if self._words is None or expected.max(initial=0) >= WORD:  # words are no tags: they stand all over a row
+            is_other = self.bytes[pages] != self.content(expected)
+        wrong = is_other.any(axis=-1)
         wrong &= expected != ANY
         if not wrong.any():
             return []

@@ -1,5 +1,6 @@
 """The next operation: drawn by a world's weights from what is possible now, and now and then from what is not."""
 
+from bisect import bisect
 from collections import deque
 from itertools import accumulate
 
@@ -31,8 +32,9 @@ class Generator:
             return self._while_open()
         if self._planned:
             return self._planned.popleft()
-        for name in self._draw.rng.choices(self._actions, cum_weights=self._weights, k=TRIES):
-            found = DRAWN[name](self._draw)
+        random, total, last = self._draw.rng.random, self._weights[-1], len(self._weights) - 1
+        for where in [random() * total for _ in range(TRIES)]:
+            found = DRAWN[self._actions[bisect(self._weights, where, 0, last)]](self._draw)
             if found:
                 self._planned.extend(found[1:])
                 return found[0]

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ SIMULATED = "simulated"
 HOST_PLACES = 512
 """Pages of each sub-pool that host memory has room for."""
 SHRINK_TRIES = 1500
+YOUNG_OBJECTS = 5_000
+"""So many are made in a run before the collector looks at them."""
 
 
 @attrs.frozen
@@ -68,10 +71,11 @@ class Ranks:
             self.stages.append(stage)
         self.checks = Checks(self.stages)
         self.played = 0
+        self._overlaps = world.in_flight > 0
 
     def play(self, op: Op) -> Broken | None:
         """One operation on both ranks; the promise that it broke."""
-        if self.scene.is_pointless(op, overlaps=self.world.in_flight > 0):
+        if self.scene.is_pointless(op, overlaps=self._overlaps):
             return None
         expected = self.checks.feasible(op) if op.verb == "relief" else None
         try:
@@ -193,7 +197,7 @@ def check_world(world: World, device: str, source: str) -> None:
 def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str) -> tuple[Run, tuple[Op, ...]]:
     ranks = Ranks(world, device)
     played: list[Op] = []
-    with contextlib.closing(ranks):
+    with contextlib.closing(ranks), _few_collections():
         for op in operations(ranks):
             played.append(op)
             broken = ranks.play(op)
@@ -206,3 +210,15 @@ def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str)
         words = f"{broken.words} (after {len(played):,} operations)"
         case = Case(world=world, operations=tuple(played), check=broken.check, words=words, device=device)
     return Run(len(played), ranks.counts, case), tuple(played)
+
+
+@contextlib.contextmanager
+def _few_collections() -> Iterator[None]:
+    """A run makes many small objects and few cycles, so the collector looks for those less often until it is over."""
+    before = gc.get_threshold()
+    if before[0]:  # else nothing is collected anyway
+        gc.set_threshold(max(before[0], YOUNG_OBJECTS), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

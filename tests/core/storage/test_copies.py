@@ -450,3 +450,58 @@ def test_nothing_of_a_forward_is_left_when_it_was_recorded() -> None:
     forward = run_forward(storage, None, may_write=storage.translate(rows_of()))
     assert storage.chain.ledger.steps.written("state").tolist() == []
     process(storage, forward)
+
+
+@pytest.mark.parametrize("kind", ["load", "backup"])
+def test_memory_that_is_not_the_copys_is_refused_before_anything_is_on_a_stream(kind: str) -> None:
+    """Too few places, units of another size, or no memory at all, of any of its sub-pools: no byte has moved."""
+    storage = overlapped(SHORT, FULL, memory=4096, backend=simulated("late"))
+    row = opened(storage)
+    if kind == "load":
+        copy = loaded(storage, row, 3)
+    else:
+        stepped(storage, (row, 3))
+        ids = storage.requests.own_ids(rows_of(row))
+        copy = storage.copies.backup(
+            {name: storage.chain.bands[name].ids.bound_among(ids) for name in ("full", "window-6")}
+        )
+    good = {name: (host_of(storage, name, len(ids)), np.arange(len(ids))) for name, ids in copy.ids.items()}
+    last = list(copy.ids)[-1]
+    unit, places = storage.plan[last].unit_bytes, good[last][1]
+    for host in (storage.device.host_memory(unit, 1), storage.device.host_memory(unit + 8, 99), None):
+        at = places + 1 if host is not None and len(host) == 1 else places
+        with (
+            nothing_changes(storage),
+            pytest.raises(KvarenaError, match=f"the places of {last} do not lie in memory of"),
+        ):
+            storage.copies.submit(copy, {**good, last: (host, at)})
+    storage.copies.submit(copy, good)
+    storage.copies.end(copy)
+    storage.device.drain()
+    assert not storage.device.violations
+
+
+def test_a_device_that_fails_half_way_leaves_its_half_in_order() -> None:
+    """What is on the stream already comes before whoever has the pages next."""
+    storage = overlapped(SHORT, FULL, memory=4096, backend=simulated("late"))
+    device, row = storage.device, opened(storage)
+    copy, loads = loaded(storage, row, 3), []
+    load = type(device).load
+
+    def fails(self: Any, *arguments: Any) -> None:
+        loads.append(arguments)
+        if len(loads) == 2:
+            raise OSError("the device is gone")
+        load(self, *arguments)
+
+    hosts = {name: (host_of(storage, name, len(ids)), np.arange(len(ids))) for name, ids in copy.ids.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(device), "load", fails)
+        with pytest.raises(OSError, match="the device is gone"):
+            storage.copies.submit(copy, hosts)
+    storage.copies.cancel(copy)
+    stepped(storage, (row, 3))
+    device.drain()
+    assert not device.violations
+    storage.close(row)
+    assert_quiet(storage)

@@ -1,10 +1,24 @@
 """Requests over one arena: opens, steps and closes in batches, resizes, and what is caught."""
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storages import CHAINS, FULL, SHORT, STATE, built, nothing_changes, rows_of, storage_of
+from storages import (
+    CHAINS,
+    FULL,
+    SHORT,
+    STATE,
+    built,
+    nothing_changes,
+    opened,
+    overlapped,
+    rows_of,
+    stepped,
+    storage_of,
+)
 from toys import Bytes
 
 from kvarena.storage.routed import views_of
@@ -396,3 +410,37 @@ def test_a_release_happens_once() -> None:
     assert told == ["last", "first"]
     with pytest.raises(InvariantError, match=r"storage\.used_after_release"):
         storage.step(rows_of(0), rows_of(1))
+
+
+def test_parts_of_a_storage_from_before_a_resize_say_so() -> None:
+    """They speak of an arena that is no more; the storage's own serve the new one, and its waiter is the same."""
+    storage = overlapped(FULL, memory=4096)
+    old = (storage.forwards, storage.copies, storage.transfers, storage.drafts, storage.ownership)
+    waiter = storage.chain.usage.waiter = object()  # type: ignore[assignment]
+    storage.resize(3500)
+    row = opened(storage)
+    stepped(storage, (row, 4))
+    ids = {"full": storage.requests.own_ids(np.array([row]))}
+    forwards, copies, transfers, drafts, ownership = old
+    for act in (
+        forwards.launch,
+        lambda: copies.backup(ids),
+        lambda: copies.load(row, 1),
+        lambda: transfers.send(ids),
+        lambda: drafts.reserve(np.array([row]), np.array([5])),
+        lambda: ownership.hand_over(row, 0),
+    ):
+        with pytest.raises(InvariantError, match=r"^storage\.part_from_before_a_resize"):
+            act()
+    assert storage.chain.usage.waiter is waiter
+
+
+def test_resizing_opens_no_further_streams() -> None:
+    """The device's streams go on: those of an arena are found by their names."""
+    storage = overlapped(FULL, memory=8192, backend="cpu")
+    storage.resize(8000)
+    before = threading.active_count()
+    for size in range(7900, 7000, -100):
+        storage.resize(size)
+    assert threading.active_count() == before
+    storage.release()
