@@ -174,7 +174,8 @@ class Queues:
         landed, own = self.landed, work.actor
         if landed[own] != work.seq - 1 or work.stream.works[0] is not work:
             return False
-        return sum(map(gt, work.clock, landed)) == 1  # itself
+        waiting: int = sum(map(gt, work.clock, landed))
+        return waiting == 1  # itself
 
     def _pick(self, need: Clock | None) -> Work | None:
         heads = [stream.works[0] for stream in self._busy]

@@ -470,11 +470,10 @@ def test_memory_that_is_not_the_copys_is_refused_before_anything_is_on_a_stream(
     unit, places = storage.plan[last].unit_bytes, good[last][1]
     for host in (storage.device.host_memory(unit, 1), storage.device.host_memory(unit + 8, 99), None):
         at = places + 1 if host is not None and len(host) == 1 else places
-        with (
-            nothing_changes(storage),
-            pytest.raises(KvarenaError, match=f"the places of {last} do not lie in memory of"),
-        ):
+        before = (storage.stats(), storage.chain.epoch, len(storage.device.ready()))
+        with pytest.raises(KvarenaError, match=f"the places of {last} do not lie in memory of"):
             storage.copies.submit(copy, {**good, last: (host, at)})
+        assert (storage.stats(), storage.chain.epoch, len(storage.device.ready())) == before
     storage.copies.submit(copy, good)
     storage.copies.end(copy)
     storage.device.drain()
