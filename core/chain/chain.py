@@ -219,6 +219,7 @@ class Chain:
             InvariantError: it is not the oldest, was never recorded or, at check level 1 and above, has not ended.
         """
         steps = self.ledger.steps
+        invariant("chain.call_from_a_waiter", not self.usage.is_waiting, asked="process")
         steps.check_process(forward, checks=self.checks)
         steps.process(forward)
         if sum([band.process(forward.number) for band in self._spans]):
@@ -303,6 +304,8 @@ class Chain:
         ledger = self.ledger
         if ledger.steps.is_open:
             fail("forwards.change_before_record", asked=what, launched=ledger.steps.launched)
+        if self.usage.is_waiting:
+            fail("chain.call_from_a_waiter", asked=what)
         ledger.timeline.begin()
 
     def _place(self, lowest: int, highest: int) -> int:

@@ -28,6 +28,7 @@ class Usage:
         """``changed`` is called when what a question would answer may have changed."""
         self.waiter: Waiter | None = None
         self.any_fixed = False
+        self.is_waiting = False
         self._bands = bands
         self._ledger = ledger
         self._changed = changed
@@ -74,6 +75,7 @@ class Usage:
         Raises:
             InvariantError: an id has no page, or the hazard is in no column of the table; nothing has changed.
         """
+        invariant("chain.call_from_a_waiter", not self.is_waiting, asked="record")
         pages = {}
         for name, some in ids.items():
             band = self._bands[name]
@@ -92,6 +94,7 @@ class Usage:
 
     def publish(self, use: Use) -> None:
         """Whoever makes this use has been told its pages: they move no more."""
+        invariant("chain.call_from_a_waiter", not self.is_waiting, asked="publish")
         invariant("ledger.publish_of_unknown_use", use in self._held, use=str(use))
         del self._held[use]
         self._changed()
@@ -115,13 +118,19 @@ class Usage:
     def wait_for_all(self) -> None:
         """The host waits until every use that keeps pages is over, held ones aside, and ends it here.
 
+        The waiter may end uses, and nothing else of this chain: the take that waits goes on with what it knows.
+
         Raises:
             KvarenaError: the waiter's deadline has passed; it names what is still under way.
         """
         waited: Sequence[Use] = [use for use in self._pinning if use not in self._held]
         if waited and self.waiter is not None:
             self._ledger.timeline.read_on_host()
-            self.waiter.wait(waited)
+            self.is_waiting = True
+            try:
+                self.waiter.wait(waited)
+            finally:
+                self.is_waiting = False
         for use in waited:
             if use in self._ledger.uses:  # a waiter may have ended it by the storage's own verb
                 self.end(use)

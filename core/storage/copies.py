@@ -177,12 +177,13 @@ class Copies:
     def cancel(self, copy: Copy) -> None:
         """Give up a copy that was not submitted: a load's pages come back, and its row is as empty as before.
 
+        A load whose row was closed meanwhile is forgotten: its pages have come back with the row.
+
         Raises:
             InvariantError: it was submitted, ended or cancelled before; nothing has changed.
         """
         self._check(copy, "made")
-        if copy.row is not None:
-            self._check_row(copy)
+        if copy.row is not None and self._maps.table.away.is_held_by(copy.row, copy.holder):
             self._forwards.check_closed("copies.cancel")
             self._let_go(copy)
             self._growth.empty(copy.row)
@@ -198,6 +199,7 @@ class Copies:
             InvariantError: a slot has no page, a target is named twice or is a source; the forward is not open, or
                 another is; nothing has changed.
         """
+        self._maps.check_current()
         name, sources, targets = self._slots_name(), line(sources, "sources"), line(targets, "targets")
         invariant("copies.state_pairs", len(sources) == len(targets), sources=sources, targets=targets)
         band = self._maps.chain.bands[name]
@@ -209,12 +211,16 @@ class Copies:
         timeline, steps = self._ledger.timeline, self._ledger.steps
         if forward is not None:
             self._forwards.check_open(forward)
+        else:
+            self._forwards.check_closed("copies.copy_state")
+        for slots in (sources, targets):
+            _check_filled(self._maps, {name: slots}, "copies.copy_state")
+        if forward is not None:
             self._ledger.clear(unit_bytes, written, (FORWARD,), timeline.forward)
             self._ledger.clear(unit_bytes, read, (FORWARD_READ,), timeline.forward)
             timeline.device.copy_pages(timeline.forward, unit_bytes, read, written)
             self._forwards.also_writes(written)
             return
-        self._forwards.check_closed("copies.copy_state")
         timeline.begin()
         self._ledger.settle(max(steps.writer_of(name, read), steps.writer_of(name, written)))
         self._ledger.clear(unit_bytes, written, (SCHEDULE_COPY,))
@@ -267,13 +273,7 @@ class Copies:
                 at = line(at, f"copies.submit: the places of {name}")
                 if len(at) != len(ids):
                     raise KvarenaError(f"copies.submit: {len(at)} places of {name} for {len(ids)} pages; one each")
-                unit = self._maps.chain.bands[name].grid.unit_bytes
-                shape = getattr(host, "shape", None)
-                if shape is None or len(shape) != 2 or shape[1] != unit or not 0 <= at.min() <= at.max() < shape[0]:
-                    raise KvarenaError(
-                        f"copies.submit: the places of {name} do not lie in memory of {unit} B units (it has the shape "
-                        f"{shape}); get it with device.host_memory({unit}, count)"
-                    )
+                _check_memory(host, at, name, self._maps.chain.bands[name].grid.unit_bytes, saves=copy.kind == BACKUP)
                 places[name] = (host, at)
         return places
 
@@ -310,3 +310,15 @@ def _check_filled(maps: Maps, ids: Mapping[str, IntArray], what: str) -> None:
         own = table.slots[waiting] if name == maps.slots_name else table.pages[waiting]
         early = some[among(some, own.reshape(-1))]
         invariant("copies.read_before_submit", not len(early), asked_by=what, sub_pool=name, ids=early)
+
+
+def _check_memory(host: Any, at: IntArray, name: str, unit: int, *, saves: bool) -> None:
+    """These places lie in memory of whole units; a backup writes each of them once."""
+    shape, kind = getattr(host, "shape", ()), getattr(host, "dtype", None)
+    fits = len(shape) == 2 and shape[1] == unit and kind == np.uint8 and 0 <= at.min() <= at.max() < shape[0]
+    if not fits or (saves and len(np.unique(at)) < len(at)):
+        once = ", each once," if saves else ""
+        raise KvarenaError(
+            f"copies.submit: the places of {name} do not lie{once} in uint8 memory of {unit} B units (its shape is "
+            f"{shape}); get it with device.host_memory({unit}, count)"
+        )

@@ -52,7 +52,7 @@ class Forwards:
         if self._timeline.overlaps:
             steps.check_launch()
         if ids is not None:
-            ids.check_present()
+            ids.check_present(self._maps)
             if table.away.count:
                 unfilled = ids.rows[table.away.holds[ids.rows] > 0]
                 invariant("forwards.launch_before_submit", not len(unfilled), rows=unfilled)
@@ -60,11 +60,10 @@ class Forwards:
             self._mirrors.update(steps.launched + 1)
         if len(ledger.uses):
             self._clear(ids) if ids is not None else self._clear_all()
-        forward = steps.launch() if self._timeline.overlaps else Forward(PREBUILT)
         self._timeline.hand(self._timeline.forward)
-        self._ids, self._copied = ids, []
         self._reset()
-        return forward
+        self._ids, self._copied = ids, []
+        return steps.launch() if self._timeline.overlaps else Forward(PREBUILT)
 
     def run(self, forward: Forward, work: Callable[[], None], ids: IterationIds | None = None) -> None:
         """Put work of an open forward on its stream; a device that checks is told what it reads and writes."""
@@ -93,12 +92,17 @@ class Forwards:
             return
         steps, ids = self._ledger.steps, may_write or self._ids
         if forward is steps.open and forward.event is None:
+            if ids is not None:
+                ids.check_present(self._maps)
             writes = {} if ids is None else self._written(ids)
             if self._copied and self._maps.slots_name is not None:
                 known = [writes[self._maps.slots_name]] if self._maps.slots_name in writes else []
                 writes[self._maps.slots_name] = np.concatenate([*known, *self._copied])
             names = self._every_name if unknown or ids is None else frozenset()
-            event = event or self._timeline.device.record(self._timeline.forward)
+            if event is None:
+                event = self._timeline.device.record(self._timeline.forward)
+            else:  # an engine's own, maybe of another stream: what comes after this forward comes after it
+                self._timeline.device.wait(self._timeline.forward, event)
             steps.record(forward, event, writes, names)
             self._ids, self._copied = None, []
         else:  # says which promise is broken
@@ -132,7 +136,7 @@ class Forwards:
 
     def restored(self, row: int) -> None:
         """The row's memory on the device was written whole: it is not reset."""
-        self._maps.table.not_fresh(row)
+        self._maps.table.not_fresh(np.array([row]))
 
     # -- for copies
 
@@ -198,7 +202,8 @@ class Forwards:
         """Rows handed out since the last launch are reset by this forward."""
         if not self._resets:
             return
-        rows = self._maps.table.take_fresh()
-        if rows is not None:
+        rows = self._maps.table.fresh()
+        if len(rows):
             for reset in self._resets:
                 self._timeline.device.run(self._timeline.forward, partial(reset, rows), [], [])
+            self._maps.table.not_fresh(rows)

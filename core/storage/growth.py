@@ -39,9 +39,9 @@ class Growth:
             fail("storage.step_backwards", rows=rows, lengths=lengths)
         if not self._retirements:
             return None
-        stops = self._maps.paging.covering(lengths)
-        if stops.max() > table.pages_per_row:
+        if lengths.max() > table.pages_per_row * self._maps.paging.tokens:
             self._refuse_length(int(lengths.max()))
+        stops = self._maps.paging.covering(lengths)
         for pool in self._retiring:
             retired = pool.newly_retired(table, rows, starts)
             if retired is not None:

@@ -8,7 +8,7 @@ from kvarena.chain.chain import Chain
 from kvarena.storage.advance import spread
 from kvarena.storage.requests import RequestTable
 from kvarena.terms.errors import nearest
-from kvarena.terms.invariants import fail
+from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
 
@@ -23,9 +23,11 @@ class Maps:
         self.paging = Paging(chain.plan.page_tokens)
         self.slots_name = chain.plan.slots.name if chain.plan.slots else None
         self.is_current = True
+        self.is_released = False
 
     def check_current(self) -> None:
-        """Stop a part of a storage that was resized since: it speaks of an arena that is no more."""
+        """Stop a part of a storage that was resized or released since: it speaks of an arena that is no more."""
+        invariant("storage.used_after_release", not self.is_released)
         if not self.is_current:
             fail("storage.part_from_before_a_resize", cure="take it from the storage again")
 
@@ -95,9 +97,10 @@ class IterationIds:
         self._pages: dict[str, IntArray] = {}
         self._to_the_end = to_the_end
 
-    def check_present(self) -> None:
-        """Stop where pages were taken, freed or moved since the step, or a row left it."""
-        self._maps.check_epoch(self._epoch, "all")
+    def check_present(self, maps: Maps) -> None:
+        """Stop where pages were taken, freed or moved since the step, or where it was another storage's."""
+        invariant("storage.ids_of_another_storage", maps is self._maps)
+        maps.check_epoch(self._epoch, "all")
 
     @property
     def tables(self) -> Tables:

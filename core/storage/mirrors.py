@@ -105,9 +105,13 @@ class Mirrors:
         """Bring the mirror up to date on the forwards' stream, for the forward that is launched next."""
         positions = self._gather() if self._follows else self._follow()
         entries = self._shape.update_entries
-        for first in range(0, len(positions), max(1, entries)):
-            part = positions[first : first + entries]
-            self._apply(forward, part, self._values(part))
+        try:
+            for first in range(0, len(positions), max(1, entries)):
+                part = positions[first : first + entries]
+                self._apply(forward, part, self._values(part))
+        except BaseException:  # nobody knows how much of it has come through: the next update writes all
+            self._follows = False
+            raise
 
     def _follow(self) -> IntArray:
         """From the first launch on, changes are noted; up to then everything is."""

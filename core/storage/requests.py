@@ -126,17 +126,15 @@ class RequestTable:
 
     # -- rows handed out
 
-    def take_fresh(self) -> IntArray | None:
-        """The open rows that were handed out since the last call; None where there is none."""
-        if not self._any_fresh:
-            return None
-        rows = np.flatnonzero(self._fresh)
-        self._fresh[rows] = self._any_fresh = False
-        return rows if len(rows) else None
+    def fresh(self) -> IntArray:
+        """The open rows that were handed out and are ``not_fresh`` yet, in order."""
+        return np.flatnonzero(self._fresh) if self._any_fresh else self._row_numbers[:0]
 
-    def not_fresh(self, row: int) -> None:
-        """The row was written whole: it is not among those just handed out."""
-        self._fresh[row] = False
+    def not_fresh(self, rows: IntArray) -> None:
+        """Open rows that were reset, or written whole."""
+        invariant("requests.reset_of_free_row", self.is_open(rows), rows=rows)
+        self._fresh[rows] = False
+        self._any_fresh = bool(self._fresh.any())
 
     def verify(self) -> None:
         """A row is open or free; a free one holds nothing, an open one has ids for as many places as it holds pages."""

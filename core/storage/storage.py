@@ -222,7 +222,7 @@ class Storage:
 
     def release(self) -> None:
         """Give the arena back; nothing of this storage may be used afterwards. A second call does nothing."""
-        self._released = True
+        self._released = self._maps.is_released = True
         if not self.at_release:
             self.device.close()
             return

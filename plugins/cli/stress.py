@@ -8,18 +8,19 @@ from typing import Any
 
 import click
 
+from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import StorageConfig, read_toml, structure
-from kvarena.plugins.cli.context import FILE, json_option
+from kvarena.plugins.cli.context import FILE, catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.stress.swarm.case import Case, dump_case, read_case
 from kvarena.plugins.stress.swarm.harness import SIMULATED, check_world, replay_case
 from kvarena.plugins.stress.swarm.sweep import Ended, Job, sweep
 from kvarena.plugins.stress.swarm.world import draw_world
-from kvarena.terms.errors import ConfigError
+from kvarena.terms.errors import ConfigError, PluginError
 
 EXIT_BROKEN = 1
 SEEDS_MAX = 1 << 40
-_SEEDS = re.compile(r"(\d+)(?::(\d+))?")
+_SEEDS = re.compile(r"([0-9]+)(?::([0-9]+))?")
 
 
 class Seeds(click.ParamType):  # type: ignore[type-arg]
@@ -39,12 +40,24 @@ class Seeds(click.ParamType):  # type: ignore[type-arg]
         return range(first, stop)
 
 
+class Folder(click.Path):
+    """A folder by its name; an empty one, of a variable that was never set, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A path, or a usage error."""
+        if not str(value):
+            self.fail("a folder's name cannot be empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @click.option("--seeds", type=Seeds(), default="0:20", show_default=True, help="A seed, or a range of them.")
 @click.option("--ops", type=click.IntRange(1, 1 << 30), default=400, show_default=True, help="Operations a seed.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--minimize", is_flag=True, help="Shrink what breaks to the shortest list of operations.")
-@click.option("--out", type=FILE, help="A folder for the cases that broke; printed where it is not given.")
+@click.option(
+    "--out", type=Folder(path_type=Path), help="A folder for the cases that broke; printed where it is not given."
+)
 @click.option("--replay", "file", type=FILE, help="Run the one case of this file again, and nothing else.")
 @click.option(
     "--device", default=SIMULATED, show_default=True, help="The backend: simulated, cpu or cuda, or a plugin's by name."
@@ -74,7 +87,7 @@ def stress(
         given = ctx.get_parameter_source("device")
         chosen = device if given is click.core.ParameterSource.COMMANDLINE else None
         return _replay(file, chosen, as_json=as_json)
-    storage = None if config is None else _read_config(config)
+    storage = None if config is None else _read_config(config, catalog_of(ctx))
     check_world(draw_world(seeds[0], storage), device, str(config) if config else f"seed {seeds[0]}")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -165,10 +178,18 @@ def _replay(path: Path, device: str | None, *, as_json: bool) -> int:
     return EXIT_BROKEN if found is not None else 0
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _read_config(path: Path, catalog: Catalog) -> Mapping[str, Any]:
     """The sections of a storage's config file, checked."""
     sections = read_toml(path)
     config = structure(StorageConfig, sections, path.name)
     if not config.layers:
         raise ConfigError(f"{path.name}: layers: a run needs [[layers]]; declare some")
+    try:
+        catalog = catalog.under(config.plugins)
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}") from None
+    try:
+        catalog.find("backends", config.backend.name)  # found, not made: --device chooses what runs
+    except PluginError as error:
+        raise PluginError(f"{path.name}: backend: {error}") from None
     return sections

@@ -18,7 +18,7 @@ from kvarena.terms.errors import ConfigError
 
 EXIT_DIVERGED = 1
 PAGE_SIZES_MAX = 64
-_SIZES = re.compile(r"\d+(,\d+)*")
+_SIZES = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
 class PageSizes(click.ParamType):  # type: ignore[type-arg]
@@ -38,9 +38,12 @@ class PageSizes(click.ParamType):  # type: ignore[type-arg]
         return sizes
 
 
-@click.group()
-def trace() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def trace(ctx: click.Context) -> None:
     """Record the allocator's decisions, and compare those of another version with them."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @trace.command()

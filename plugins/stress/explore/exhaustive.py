@@ -20,11 +20,9 @@ newest first. That is enough:
 """
 
 import contextlib
-import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import attrs
 
@@ -33,6 +31,7 @@ from kvarena.plugins.stress.explore.player import Player
 from kvarena.plugins.stress.explore.world import Move, SmallWorld
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.swarm.checks import Broken
+from kvarena.plugins.stress.workers import lost, worker_pool
 
 UNSTEADY = "state_differs_on_replay"
 CHANGED = "error_has_changed_something"
@@ -132,7 +131,7 @@ def explore(
     """Search a world to a depth in moves; stop after ``found_max`` broken promises. The counts hang on no workers.
 
     Raises:
-        KvarenaError: the world cannot be built.
+        KvarenaError: the world cannot be built, or a worker was killed.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -255,21 +254,17 @@ def _workers(world: SmallWorld, count: int) -> Iterator[_Follow]:
 
     Each remembers what it has met itself, and hands over what is new to it: the first in order always is.
     """
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(world,))
+    with worker_pool(count, _begin, world) as pool:
 
-    def follow(tasks: Sequence[_Task]) -> Iterator[_Followed]:
-        chunks = [tasks[start : start + CHUNK] for start in range(0, len(tasks), CHUNK)]
-        for followed in pool.map(_several, chunks):
-            yield from followed
+        def follow(tasks: Sequence[_Task]) -> Iterator[_Followed]:
+            chunks = [tasks[start : start + CHUNK] for start in range(0, len(tasks), CHUNK)]
+            try:
+                for followed in pool.map(_several, chunks):
+                    yield from followed
+            except BrokenProcessPool:
+                raise lost(f"the world {world.name!r}, moves of {len(tasks):,} states") from None
 
-    try:
         yield follow
-    finally:  # an interrupt, an error or a promise that broke: nobody waits for what is under way
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
 
 
 _OWN: list[_Follow] = []
@@ -277,7 +272,6 @@ _OWN: list[_Follow] = []
 
 
 def _begin(world: SmallWorld) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the parent ends the others
     _OWN.append(_here(Player(world, Catalog.installed())))
 
 

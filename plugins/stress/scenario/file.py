@@ -13,13 +13,14 @@ from typing import Any
 import attrs
 
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import CONFIG_VERSION, SettingError, structure
+from kvarena.assembly.config import CONFIG_VERSION, SettingError, at_least, structure
 from kvarena.plugins.stress.scenario.script import Script, Step, read_step
 from kvarena.plugins.stress.scenario.values import resolved
 from kvarena.plugins.stress.stage.chain_spec import ChainSpec, lifetimes_of
 from kvarena.terms.errors import ConfigError, nearest
 
 TIMINGS = ("late", "early", "random")
+SEEDS_MAX = 10_000
 
 
 @attrs.frozen(kw_only=True)
@@ -30,7 +31,7 @@ class Variants:
     """
 
     timing: tuple[str, ...] = attrs.field(default=TIMINGS, converter=tuple)
-    seeds: int = 2
+    seeds: int = attrs.field(default=2, validator=at_least(1, SEEDS_MAX))
     cases: tuple[Mapping[str, Any], ...] = attrs.field(default=({},), converter=tuple)
     orders: Mapping[str, tuple[tuple[str, ...], ...]] = attrs.field(factory=dict)
 

@@ -15,6 +15,8 @@ from kvarena.plugins.stress.stage.operations import VERBS, Op, read_operation
 from kvarena.terms.errors import ConfigError, nearest
 
 TIMES_MAX = 1_000_000
+STEPS_MAX = 10_000_000
+"""So many steps may be played in one variant, each round of a repeat counted."""
 RUNNER_VERBS: Mapping[str, tuple[str, ...]] = {"repeat": ("times", "steps"), "check": ("holds",), "let": ("values",)}
 """What is no operation: steps again and again, a sum that must hold, variables."""
 PLANNING = frozenset({"plan", "size"})
@@ -119,6 +121,7 @@ class Script:
         self.steps = tuple(steps)
         self._variables: dict[str, Any] = dict(case)
         self._names = names
+        self._played = 0
         self._back = {theirs: ours for ours, theirs in names.items()}
 
     def due(self) -> Iterator[Step]:
@@ -172,6 +175,9 @@ class Script:
         if not isinstance(first, int):
             raise ConfigError(f"{step.place}: {step.verb}: first must be a whole number, not {first!r}")
         for number in range(times):
+            self._played += 1
+            if self._played > STEPS_MAX:
+                raise ConfigError(f"{step.place}: more than {STEPS_MAX:,} steps would be played; repeat fewer times")
             if step.counter:
                 self._variables[step.counter] = first + number
             if step.verb == "repeat":

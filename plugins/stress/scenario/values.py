@@ -15,7 +15,11 @@ from kvarena.terms.errors import ConfigError, nearest
 
 Variables = Mapping[str, Any]
 
-RANGE_MAX = 1 << 20
+SIZE_MAX = 1 << 20
+"""A value has no more items, of lists in it too, and characters."""
+NUMBER_MAX = 10**18
+NESTED_MAX = 64
+_Sized = str | bytes | list | tuple
 _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
@@ -27,21 +31,28 @@ _HOLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 def _ranged(*ends: int) -> list[int]:
     found = range(*ends)
-    if len(found) > RANGE_MAX:
-        raise ConfigError(f"a range of {len(found):,} is absurd; at most {RANGE_MAX:,}")
+    if any(abs(end) > NUMBER_MAX for end in ends):
+        raise _too_large()
+    _check_count(len(found))
     return list(found)
+
+
+def _summed(numbers: Iterable[int]) -> int:
+    return sum(numbers)
 
 
 def _distinct(values: Iterable[Any]) -> int:
     return len({str(value) for value in values})
 
 
-def _names(start: str, numbers: Iterable[int]) -> list[str]:
+def _names(start: str, numbers: Sequence[int]) -> list[str]:
+    _check_count(len(start) * len(numbers))
     return [f"{start}{number}" for number in numbers]
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = {
-    "min": min, "max": max, "range": _ranged, "len": len, "sum": sum, "distinct": _distinct, "names": _names,
+    "min": min, "max": max, "range": _ranged, "len": len, "sum": _summed, "distinct": _distinct,
+    "names": _names,
 }  # fmt: skip
 
 
@@ -49,17 +60,70 @@ def resolved(value: Any, variables: Variables) -> Any:
     """A value of the file with its variables filled in, lists and tables included.
 
     Raises:
-        ConfigError: a sum that is none, or a variable that is not there.
+        ConfigError: a sum that is none, a variable that is not there, or a value that is absurdly large.
     """
+    found = _resolved(value, variables)
+    if found is not value:
+        check_size(found)
+    return found
+
+
+def check_size(value: Any) -> None:
+    """Whether a value is one that a file may mean; looks at lists in lists, level by level.
+
+    Raises:
+        ConfigError: it is absurdly large, or nested absurdly deep.
+    """
+    level, count = [value], 0
+    for _ in range(NESTED_MAX):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, int) and abs(each) > NUMBER_MAX:
+                raise _too_large()
+            if isinstance(each, _Sized | Mapping):
+                count += len(each)
+                _check_count(count)
+            if isinstance(each, Mapping):
+                inner += each.values()
+            elif isinstance(each, list | tuple):
+                inner += each
+        if not inner:
+            return
+        level = inner
+    raise ConfigError(f"lists more than {NESTED_MAX} deep are absurd")
+
+
+def _check_count(count: int) -> None:
+    if count > SIZE_MAX:
+        raise ConfigError(f"a value of {count:,} items or characters is absurd; at most {SIZE_MAX:,}")
+
+
+def _too_large() -> ConfigError:
+    return ConfigError(f"a number beyond {NUMBER_MAX:,} is absurd")
+
+
+def _resolved(value: Any, variables: Variables) -> Any:
     if isinstance(value, str):
-        if value.startswith("="):
-            return _sum(value[1:].strip(), variables)
-        return _HOLE.sub(lambda found: str(_variable(found[1], variables)), value)
+        return _sum(value[1:].strip(), variables) if value.startswith("=") else _filled(value, variables)
     if isinstance(value, Mapping):
-        return {resolved(key, variables): resolved(each, variables) for key, each in value.items()}
+        return {_resolved(key, variables): _resolved(each, variables) for key, each in value.items()}
     if isinstance(value, list):
-        return [resolved(each, variables) for each in value]
+        return [_resolved(each, variables) for each in value]
     return value
+
+
+def _filled(text: str, variables: Variables) -> str:
+    """A text with its holes filled."""
+    count = len(text)
+
+    def fill(found: re.Match[str]) -> str:
+        nonlocal count
+        filling = str(_variable(found[1], variables))
+        count += len(filling)
+        _check_count(count)
+        return filling
+
+    return _HOLE.sub(fill, text)
 
 
 def several(value: Any) -> list[Any]:
@@ -70,7 +134,7 @@ def several(value: Any) -> list[Any]:
 def _sum(text: str, variables: Variables) -> Any:
     try:
         return _worked_out(ast.parse(text, mode="eval").body, variables)
-    except (SyntaxError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+    except (SyntaxError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, MemoryError) as error:
         raise ConfigError(f"'= {text[:80]}' is no sum: {error}") from None
 
 
@@ -84,7 +148,7 @@ def _worked_out(node: ast.expr, variables: Variables) -> Any:
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
         return _UNARY[type(node.op)](_worked_out(node.operand, variables))
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _BINARY[type(node.op)](_worked_out(node.left, variables), _worked_out(node.right, variables))
+        return _joined(node.op, _worked_out(node.left, variables), _worked_out(node.right, variables))
     if isinstance(node, ast.BoolOp):
         parts = (bool(_worked_out(each, variables)) for each in node.values)
         return all(parts) if isinstance(node.op, ast.And) else any(parts)
@@ -97,6 +161,19 @@ def _worked_out(node: ast.expr, variables: Variables) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS and not node.keywords:
         return _CALLS[node.func.id](*(_worked_out(each, variables) for each in node.args))
     raise ConfigError(f"'{ast.unparse(node)[:80]}' may not stand in a sum; it knows numbers, variables and {_known()}")
+
+
+def _joined(op: ast.operator, left: Any, right: Any) -> Any:
+    """Two values and what is between them. What would be absurdly large is not made first."""
+    if isinstance(op, ast.Mod) and isinstance(left, str | bytes):
+        raise ConfigError("% divides numbers, and fills in no text")
+    if isinstance(op, ast.Mult):
+        for many, times in ((left, right), (right, left)):
+            if isinstance(many, _Sized) and isinstance(times, int):
+                _check_count(len(many) * times)
+    found = _BINARY[type(op)](left, right)
+    check_size(found)
+    return found
 
 
 def _known() -> str:

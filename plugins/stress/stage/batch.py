@@ -24,7 +24,8 @@ def reads_of(props: Props, names: Sequence[str], ids: IterationIds) -> list[Chec
         if not table.shape[1]:
             continue
         whose, at = (table != tags.sink_page).nonzero()
-        found.append(Check(tags, table[whose, at], tags.pages.take(tags.place(rows.take(whose), at), 0), names, whose, at))
+        expected = tags.pages.take(tags.place(rows.take(whose), at), 0)
+        found.append(Check(tags, table[whose, at], expected, names, whose, at))
     slots, slot_ids = props.tags.slots, ids.slots
     if slots is not None and slot_ids is not None:
         count, width = slot_ids.shape

@@ -359,7 +359,7 @@ def read_operation(verb: str, arguments: Mapping[str, Any], place: str, line: in
     Raises:
         ConfigError: no such verb or argument, one is missing, or a value is of another kind.
     """
-    known = VERBS.get(verb)
+    known = VERBS.get(verb) if isinstance(verb, str) else None
     if known is None:
         raise ConfigError(f"{place}: there is no operation {str(verb)[:60]!r}; {nearest(str(verb), VERBS)}")
     names = {argument.name: argument for argument in known.arguments}

@@ -22,7 +22,7 @@ from kvarena.plugins.stress.swarm.generate import Generator
 from kvarena.plugins.stress.swarm.rest import rest
 from kvarena.plugins.stress.swarm.scene import Scene
 from kvarena.plugins.stress.swarm.shrink import shrink
-from kvarena.plugins.stress.swarm.world import World, installed
+from kvarena.plugins.stress.swarm.world import World, catalog_under
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import ConfigError, KvarenaError
 
@@ -118,13 +118,14 @@ def open_storages(world: World, device: str, ranks: Sequence[int] = (0, 1)) -> l
         KvarenaError: there is no such backend, or the storage cannot be built on it.
     """
     config = world.config()
-    layers = declared_layers(config, installed(), "storage")
+    catalog = catalog_under(config.plugins)
+    layers = declared_layers(config, catalog, "storage")
     choices = [Choice(device, config.backend.settings if config.backend.name == device else {}) for _ in ranks]
     if device == SIMULATED:
         grain = math.gcd(*(pool.unit_bytes for pool in plan_arena(layers, config.arena).sub_pools))
         times = [{"seed": 2 * world.seed + rank, "timing": world.timings[rank], "grain_bytes": grain} for rank in ranks]
         choices = [Choice(device, time) for time in times]
-    return [build_storage(layers, attrs.evolve(config, backend=choice), installed()) for choice in choices]
+    return [build_storage(layers, attrs.evolve(config, backend=choice), catalog) for choice in choices]
 
 
 def run_seed(world: World, operations: int, device: str = SIMULATED, *, keep: bool = False) -> Run:
@@ -185,8 +186,9 @@ def check_world(world: World, device: str, source: str) -> None:
     Raises:
         KvarenaError: it cannot, with the reason.
     """
-    if device not in installed().names("backends"):
-        known = ", ".join(installed().names("backends"))
+    backends = catalog_under(world.config().plugins).names("backends")
+    if device not in backends:
+        known = ", ".join(backends)
         raise ConfigError(f"--device {device}: no backend of this name is installed here; there are: {known}")
     try:
         open_storages(world, device, ranks=(0,))[0].release()

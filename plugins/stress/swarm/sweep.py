@@ -1,10 +1,9 @@
 """Many seeds, one after another or on several workers: what each came to, and the case of each that broke a promise."""
 
-import multiprocessing
-import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import attrs
@@ -12,6 +11,7 @@ import attrs
 from kvarena.plugins.stress.swarm.case import Case
 from kvarena.plugins.stress.swarm.harness import run_seed, shrink_case
 from kvarena.plugins.stress.swarm.world import draw_world
+from kvarena.plugins.stress.workers import lost, worker_pool
 
 AHEAD = 2
 """So many seeds a worker are handed out before their turn."""
@@ -60,38 +60,32 @@ def sweep(jobs: Sequence[Job], workers: int = 1) -> Iterator[Ended]:
     """Run the jobs; what each came to, in the order in which they end.
 
     Raises:
-        KvarenaError: a storage cannot be built.
+        KvarenaError: a storage cannot be built, or a worker was killed.
     """
     if workers <= 1 or len(jobs) <= 1:
         yield from map(run_job, jobs)
         return
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_leave_quietly)
-    try:
+    with worker_pool(min(workers, len(jobs))) as pool:
         yield from _in_turn(pool, jobs, AHEAD * workers)
-    finally:  # an interrupt, an error or a caller that has enough: nobody waits for what is under way
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
 
 
 def _in_turn(pool: ProcessPoolExecutor, jobs: Sequence[Job], most: int) -> Iterator[Ended]:
     """Keep the workers busy, and no more than that in their queue."""
     left = iter(jobs)
-    under_way: set[Future[Ended]] = set()
+    under_way: dict[Future[Ended], Job] = {}
     while True:
-        for job in left:
-            under_way.add(pool.submit(run_job, job))
-            if len(under_way) >= most:
-                break
-        if not under_way:
-            return
-        done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+        try:
+            for job in left:
+                under_way[pool.submit(run_job, job)] = job
+                if len(under_way) >= most:
+                    break
+            if not under_way:
+                return
+            done = wait(under_way, return_when=FIRST_COMPLETED).done
+            ended = [future.result() for future in done]
+        except BrokenProcessPool:
+            seeds = sorted(job.seed for job in under_way.values())
+            raise lost(f"the seeds {', '.join(map(str, seeds))}") from None
         for future in done:
-            yield future.result()
-
-
-def _leave_quietly() -> None:
-    """Ctrl-C reaches every process of a terminal: the one that prints is the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+            del under_way[future]
+        yield from ended

@@ -14,7 +14,7 @@ import attrs
 
 from kvarena.assembly.build import limits_of, plan_arena
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, SettingError, StorageConfig, at_least, structure
+from kvarena.assembly.config import ArenaConfig, PluginsConfig, SettingError, StorageConfig, at_least, structure
 from kvarena.assembly.loader import declared_layers
 from kvarena.planning.demand import RequestShape, request_demand
 from kvarena.planning.sizing import least_budget
@@ -130,6 +130,15 @@ class World:
 def installed() -> Catalog:
     """The catalog of this process: metadata is read once."""
     return Catalog.installed()
+
+
+def catalog_under(plugins: PluginsConfig) -> Catalog:
+    """The catalog of this process under the ``[plugins]`` of a file.
+
+    Raises:
+        ConfigError: ``[plugins]`` names what is not there.
+    """
+    return installed() if plugins == PluginsConfig() else installed().under(plugins)
 
 
 def draw_world(seed: int, storage: Mapping[str, Any] | None = None, catalog: Catalog | None = None) -> World:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvarena.plugins.stress.stage.stage import TIMED, Outcome, Stage
+from kvarena.terms.errors import ConfigError
 
 BAND_FIELDS = (
     "live", "holes", "pending", "vacated", "reserved", "start", "stop", "fixed_start", "fixed_stop", "map",
@@ -55,6 +56,24 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     return str(value)
+
+
+def check_decisions(says: Mapping[str, Any], place: str) -> None:
+    """Whether a line that was read can be compared.
+
+    Raises:
+        ConfigError: something in it is of another kind than ``decisions_of`` writes; with the place.
+    """
+    kinds: Mapping[str, tuple[type, str]] = {
+        "bands": (dict, "a table of lists"), "steps": (list, "a list of numbers"), "rows": (dict, "a table"),
+        "came": (dict, "a table"),
+    }  # fmt: skip
+    wrong = [name for name, (kind, _) in kinds.items() if name in says and not isinstance(says[name], kind)]
+    if not wrong and not all(isinstance(band, list) for band in says.get("bands", {}).values()):
+        wrong = ["bands"]
+    if wrong:
+        name = wrong[0]
+        raise ConfigError(f"{place}: {name}: must be {kinds[name][1]}, not {str(says[name])[:60]!r}; record it again")
 
 
 def differences(recorded: Mapping[str, Any], now: Mapping[str, Any], fields: Sequence[str]) -> list[str]:

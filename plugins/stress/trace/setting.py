@@ -17,6 +17,7 @@ from kvarena.plugins.stress.stage.chain_spec import ChainSpec, open_stage
 from kvarena.plugins.stress.stage.stage import Stage
 from kvarena.plugins.stress.swarm.engines import Engines
 from kvarena.plugins.stress.swarm.world import World
+from kvarena.terms.errors import ConfigError
 
 HOST_PLACES = 512
 """Pages of each sub-pool that host memory has room for."""
@@ -65,7 +66,10 @@ def read_setting(header: Mapping[str, Any], place: str) -> Setting:
     Raises:
         ConfigError: it says something impossible, or something that this version does not know.
     """
-    return structure(Setting, dict(header.get("on", {})), place, at="on")
+    on = header.get("on", {})
+    if not isinstance(on, Mapping):
+        raise ConfigError(f"{place}: on: must be a table, not {str(on)[:60]!r}")
+    return structure(Setting, dict(on), place, at="on")
 
 
 def setting_of(world: World, device: str) -> Setting:

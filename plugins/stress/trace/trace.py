@@ -18,7 +18,14 @@ from kvarena.plugins.stress.swarm.draw import Draw
 from kvarena.plugins.stress.swarm.generate import Generator
 from kvarena.plugins.stress.swarm.scene import Scene
 from kvarena.plugins.stress.swarm.world import World, draw_world
-from kvarena.plugins.stress.trace.decisions import BAND_FIELDS, came_of, decisions_of, differences, plain
+from kvarena.plugins.stress.trace.decisions import (
+    BAND_FIELDS,
+    came_of,
+    check_decisions,
+    decisions_of,
+    differences,
+    plain,
+)
 from kvarena.plugins.stress.trace.file import Line, RecordedRun, TraceReader, TraceWriter
 from kvarena.plugins.stress.trace.scenario import ScriptedRun
 from kvarena.plugins.stress.trace.setting import Setting, paged, read_setting, setting_of
@@ -199,7 +206,7 @@ def _replayed(run: RecordedRun, catalog: Catalog) -> Compared:
     except PlanError as error:
         return Compared(run.name, 0, Divergence(run.name, 0, "the storage", (f"it was built -> {error}",)))
     try:
-        words = _unlike(run.header.get("arena", {}), _arena_of(stage))
+        words = _unlike(_arena(run), _arena_of(stage))
         if words:
             return Compared(run.name, 0, Divergence(run.name, 0, "the storage", words))
         number = 0
@@ -218,14 +225,16 @@ def _replayed(run: RecordedRun, catalog: Catalog) -> Compared:
 
 def _beside(mine: RecordedRun, its: RecordedRun) -> Compared:
     fields, name = _fields(mine), mine.name
-    words = _unlike(mine.header.get("arena", {}), its.header.get("arena", {}))
+    words = _unlike(_arena(mine), _arena(its))
     if words:
         return Compared(name, 0, Divergence(name, 0, "the storage", words))
     number = 0
     for number, (one, two) in enumerate(itertools.zip_longest(mine.operations(), its.operations()), start=1):
-        if one is None or two is None or (one.says["do"], one.says["with"]) != (two.says["do"], two.says["with"]):
+        if one is None or two is None or _asked(one) != _asked(two):
             told = [str(_operation(line)) if line else "the end of the run" for line in (one, two)]
             return Compared(name, number - 1, Divergence(name, number, "another operation", (" -> ".join(told),)))
+        for line in (one, two):
+            check_decisions(line.says, line.place)
         found = differences(one.says, two.says, fields)
         if found:
             return Compared(name, number - 1, Divergence(name, number, str(_operation(one)), tuple(found)))
@@ -233,16 +242,28 @@ def _beside(mine: RecordedRun, its: RecordedRun) -> Compared:
 
 
 def _operation(line: Line) -> Op:
-    """The operation of a line.
+    """The operation of a line, whose decisions can be compared.
 
     Raises:
-        ConfigError: it is not known here, with its place.
+        ConfigError: it is not known here, or the line is damaged; with its place.
     """
+    check_decisions(line.says, line.place)
     arguments = line.says.get("with", {})
     if not isinstance(arguments, Mapping):
         raise ConfigError(f"{line.place}: with: must be a table of arguments, not {str(arguments)[:60]!r}")
     given = {name: value for name, value in arguments.items() if value is not None}
     return read_operation(line.says["do"], given, line.place)
+
+
+def _asked(line: Line) -> tuple[Any, Any]:
+    return line.says["do"], line.says.get("with")
+
+
+def _arena(run: RecordedRun) -> Mapping[str, Any]:
+    arena = run.header.get("arena", {})
+    if not isinstance(arena, Mapping):
+        raise ConfigError(f"{run.place}: arena: must be a table, not {str(arena)[:60]!r}")
+    return arena
 
 
 def _fields(run: RecordedRun) -> tuple[str, ...]:

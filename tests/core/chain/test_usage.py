@@ -308,3 +308,41 @@ def test_a_use_of_what_has_no_page_or_no_end_is_named() -> None:
     chain.usage.end(use)
     assert counts(chain, "full") == (0, 0, 0, 0)
     chain.verify()
+
+
+@pytest.mark.req("PDD-1")
+def test_a_waiter_ends_uses_and_asks_for_nothing_else() -> None:
+    """The take that waits goes on with what it knows: any other call stops by name, and the take with it."""
+
+    class CallsBack:
+        def __init__(self, act) -> None:
+            self.act = act
+
+        def wait(self, uses: Sequence[Use]) -> None:
+            """Whatever it is told to do."""
+            self.act(uses)
+
+    def fresh() -> tuple[Chain, Use]:
+        chain = chain_with((State(), 10), (Full(), 10), memory=220)
+        slots = take_new(chain, "state", 10).ids
+        use = chain.usage.record(SENDING, {"state": slots[9:]})
+        chain.free_all({"state": slots[:6]})
+        take_new(chain, "full", 10)
+        return chain, use
+
+    for name in ("take_new", "flush", "record"):
+        chain, use = fresh()
+        act = {
+            "take_new": lambda _, chain=chain: chain.take_new("full", 1),
+            "flush": lambda _, chain=chain: chain.flush(),
+            "record": lambda _, chain=chain: chain.usage.record(SENDING, {}),
+        }[name]
+        chain.usage.waiter = CallsBack(act)
+        with pytest.raises(InvariantError, match=r"chain\.call_from_a_waiter"):
+            chain.take_new("full", 6)
+        assert use in chain.ledger.uses
+        chain.verify()
+    chain, use = fresh()
+    chain.usage.waiter = CallsBack(lambda uses, chain=chain: [chain.usage.end(each) for each in uses])
+    take_new(chain, "full", 6)
+    chain.verify()

@@ -356,3 +356,84 @@ def test_a_forward_that_nobody_processed_is_found_at_idle() -> None:
     assert any(found.startswith("storage.forward_in_flight_at_idle") for found in check_idle(storage))
     process(storage, forward)
     assert check_idle(storage) == ()
+
+
+@pytest.mark.parametrize("verb", ["wait", "run", "mirror"])
+def test_a_device_that_fails_in_a_launch_leaves_it_to_be_launched_again(verb: str) -> None:
+    """No forward is open, rows are reset and mirrors whole in the next one."""
+    storage = overlapped(STATE, FULL, page_tokens=1, backend=simulated("early"), mirrors=True)
+    row, seen = opened(storage), []
+    storage.forwards.at_reuse(lambda rows: seen.append(rows.tolist()))
+    first = stepped(storage, (row, 3))
+    device, failed = storage.device, []
+    target = type(device) if verb != "mirror" else type(device.mirror(1, 1, 1))
+    name = verb if verb != "mirror" else "apply"
+    original = getattr(target, name)
+
+    def fails_once(self: object, *arguments: object) -> object:
+        if not failed:
+            failed.append(name)
+            raise OSError("once")
+        return original(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, fails_once)
+        with pytest.raises(OSError, match="once"):
+            storage.forwards.launch(first)
+        forward = storage.forwards.launch(first)
+    found = []
+    storage.forwards.run(forward, lambda: found.append(storage.mirrors.pages("full", rows_of(row), 3)))  # type: ignore[union-attr]
+    storage.forwards.record(forward)
+    process(storage, forward)
+    assert seen == [[row]]
+    assert found[0].tolist() == storage.translate(rows_of(row)).tables["full"].tolist()
+    storage.close(row)
+    assert_quiet(storage)
+
+
+def test_what_is_another_storages_is_refused() -> None:
+    """Its forward, its ids and its events, by name; both storages go on."""
+    one, other = (overlapped(FULL, page_tokens=1, backend=LATE) for _ in range(2))
+    ids = [stepped(storage, (opened(storage), 3)) for storage in (one, other)]
+    with pytest.raises(InvariantError, match=r"^storage\.ids_of_another_storage"):
+        one.forwards.launch(ids[1])
+    forwards = [storage.forwards.launch(some) for storage, some in zip((one, other), ids, strict=True)]
+    with pytest.raises(InvariantError, match=r"^forwards\.record_out_of_order"):
+        one.forwards.record(forwards[1])
+    with pytest.raises(InvariantError, match=r"^storage\.ids_of_another_storage"):
+        one.forwards.record(forwards[0], may_write=ids[1])
+    with pytest.raises(InvariantError, match=r"^device\.event_of_another"):
+        one.forwards.record(forwards[0], event=other.device.record(other.device.stream("forward")))
+    for storage, forward in zip((one, other), forwards, strict=True):
+        storage.forwards.record(forward)
+        process(storage, forward)
+        storage.close(0)
+        assert_quiet(storage)
+
+
+def test_a_storage_that_gave_its_arena_back_is_not_used_through_its_parts() -> None:
+    """Launches, copies, transfers and reservations stop by the same name as the storage."""
+    storage = overlapped(FULL, page_tokens=1)
+    row = opened(storage)
+    ids = {"full": storage.requests.own_ids(rows_of(row))}
+    storage.release()
+    for act in (
+        storage.forwards.launch,
+        lambda: storage.copies.load(row, 1),
+        lambda: storage.copies.backup(ids),
+        lambda: storage.transfers.send(ids),
+        lambda: storage.drafts.reserve(rows_of(row), rows_of(1)),
+    ):
+        with pytest.raises(InvariantError, match=r"^storage\.used_after_release"):
+            act()
+
+
+@pytest.mark.parametrize("length", [2**63 - 1, 2**62])
+def test_a_length_beyond_counting_is_refused_before_anything_retires(length: int) -> None:
+    """Stepped to, or reserved: the same words as for any length that a row cannot hold."""
+    storage = overlapped(SHORT, FULL)
+    row = opened(storage)
+    stepped(storage, (row, 20))
+    for act in (storage.step, storage.drafts.reserve):
+        with nothing_changes(storage), pytest.raises(KvarenaError, match="longer than the"):
+            act(rows_of(row), rows_of(length))

@@ -1,0 +1,52 @@
+"""Worker processes: they end with the process that started them, and one that is killed is one message."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from kvarena.terms.errors import KvarenaError
+
+Begin = Callable[[Any], None]
+
+
+@contextlib.contextmanager
+def worker_pool(count: int, begin: Begin | None = None, given: Any = None) -> Iterator[ProcessPoolExecutor]:
+    """So many processes; each calls ``begin`` with what is ``given`` first. At the end nobody is waited for."""
+    context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(begin, given))
+    try:
+        yield pool
+    finally:  # an interrupt, an error or a caller that has enough: nobody waits for what is under way
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+
+
+def lost(under_way: str) -> KvarenaError:
+    """What is said where a worker is gone: nothing of what it did is known."""
+    return KvarenaError(
+        f"a worker process was ended from outside (the system may be out of memory); under way: {under_way}; "
+        "run again with --jobs 1, or with fewer jobs"
+    )
+
+
+def _begin(begin: Begin | None, given: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the parent ends the others
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
+    if begin is not None:
+        begin(given)
+
+
+def _leave_with_the_parent() -> None:
+    """A parent that was killed tells nobody: without this its workers go on, and hold its output open."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
