@@ -88,7 +88,8 @@ class Forwards:
         Raises:
             InvariantError: it was recorded before, or is not the one that was launched; nothing has changed.
         """
-        if not forward.number:
+        if not forward.number:  # done, wherever its caller waits for it
+            forward.event = event or self._timeline.device.record(self._timeline.device.current())
             return
         steps, ids = self._ledger.steps, may_write or self._ids
         if forward is steps.open and forward.event is None:

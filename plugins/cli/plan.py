@@ -87,6 +87,8 @@ def limits_of(source: Source, options: Mapping[str, Any]) -> Limits:
     }
     given = {setting: options[name] for name, setting in names.items() if options[name] is not None}
     declared = {setting: getattr(arena, setting) for setting in (*names.values(), "mirrors")} if arena else {}
+    if arena:
+        declared["in_flight"] = arena.forwards_in_flight
     own = source.context_max or DEFAULT_CONTEXT_TOKENS
     context = options["context"] or (own if arena else min(DEFAULT_CONTEXT_TOKENS, own))
     return Limits(context_tokens=context, **{**declared, **given})
