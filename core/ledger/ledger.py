@@ -1,6 +1,6 @@
 """The ledger of one arena: forwards, uses, the streams they are on, and the table of who waits for what."""
 
-from kvarena.ledger.clearance import CLEARANCE, IN_FORWARD, Actor, Answer, Clearance
+from kvarena.ledger.clearance import CLEARANCE, IN_FORWARD, Actor, Answer, Clearance, Hazard
 from kvarena.ledger.steps import ForwardSteps
 from kvarena.ledger.timeline import Timeline
 from kvarena.ledger.uses import Uses
@@ -17,6 +17,7 @@ class Ledger:
         self.timeline = Timeline(device, in_flight)
         self.steps = ForwardSteps(in_flight)
         self.uses = Uses(clearance)
+        self._answers: dict[tuple[tuple[Actor, ...], Hazard], Answer] = {}
 
     def settle(self, forward: int) -> None:
         """The allocator's stream waits for this forward, if it has not yet; it is retired."""
@@ -26,7 +27,7 @@ class Ledger:
 
     def due_after_forward(self, actors: tuple[Actor, ...]) -> bool:
         """Whether these must wait for a running forward that may still read a page's old bytes."""
-        return self.clearance.answer(actors, IN_FORWARD) is not Answer.NONE
+        return self._answer(actors, IN_FORWARD) is not Answer.NONE
 
     def clear(self, unit_bytes: int, pages: IntArray, actors: tuple[Actor, ...], stream: Stream | None = None) -> None:
         """These pages were chosen for these actors: wait for what is still under way on them.
@@ -36,8 +37,11 @@ class Ledger:
         Raises:
             InvariantError: a page was chosen that must not be offered.
         """
-        due = {hazard: self.clearance.answer(actors, hazard) for hazard in self.uses.hazards()}
-        due = {hazard: answer for hazard, answer in due.items() if answer is not Answer.NONE}
+        due = {
+            hazard: answer
+            for hazard in self.uses.hazards()
+            if (answer := self._answer(actors, hazard)) is not Answer.NONE
+        }
         if not due:
             return
         for use in self.uses.over(unit_bytes, pages, due):
@@ -49,3 +53,10 @@ class Ledger:
                 self.timeline.wait(use.event)
             else:
                 self.timeline.device.wait(stream, use.event)
+
+    def _answer(self, actors: tuple[Actor, ...], hazard: Hazard) -> Answer:
+        """What the table says, remembered: it is asked again and again for the same few."""
+        answer = self._answers.get((actors, hazard))
+        if answer is None:
+            answer = self._answers[actors, hazard] = self.clearance.answer(actors, hazard)
+        return answer

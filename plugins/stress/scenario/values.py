@@ -135,7 +135,7 @@ def _sum(text: str, variables: Variables) -> Any:
     try:
         return _worked_out(ast.parse(text, mode="eval").body, variables)
     except (SyntaxError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"'= {text[:80]}' is no sum: {error}") from None
+        raise ConfigError(f"'= {text[:80]}' is no sum: {str(error) or 'it is too long'}") from None
 
 
 def _worked_out(node: ast.expr, variables: Variables) -> Any:

@@ -118,6 +118,8 @@ def test_real_streams_and_a_chain_of_ones_own(tmp_path: Path) -> None:
     [
         (["--seeds", "9:3"], "is no seed and no range of seeds; write 17, or 0:200"),
         (["--seeds", "some"], "is no seed and no range of seeds"),
+        (["--seeds", "\u0661"], "is no seed and no range of seeds"),
+        (["--seeds", "0", "--out", ""], "a folder's name cannot be empty"),
         (["--device", "cuda"], "--device cuda: no backend of this name is installed here; there are: cpu, host"),
         (["--ops", "0"], "--ops"),
         (["--config", "none.toml"], "none.toml: there is no such file"),
@@ -162,11 +164,28 @@ def test_a_config_that_cannot_be_built_says_so_before_any_seed(
     for old, new, words in (
         ('"latent"', '"latnt"', "latnt"),
         ("3KiB", "100B", "mine.toml"),
+        (
+            "[policies]",
+            '[backend]\nname = "simulatd"\n[policies]',
+            "mine.toml: backend: no backend is named 'simulatd'",
+        ),
+        ("[policies]", '[plugins]\ndisable = ["latnt"]\n[policies]', "mine.toml: plugins.disable: no installed plugin"),
+        ("[policies]", '[plugins]\ndisable = ["layouts:latent"]\n[policies]', "[plugins] disable leaves it out"),
+        ("[policies]", '[plugins]\ndisable = ["backends:simulated"]\n[policies]', "no backend of this name"),
         (CONFIG[CONFIG.index("[[layers]]") :], "", "mine.toml: layers: a run needs [[layers]]"),
     ):
         config.write_text(CONFIG.replace(old, new))
         assert run(["stress", "--seeds", "0", "--config", str(config)]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_plugins_of_the_config_are_those_of_every_seed(tmp_path: Path) -> None:
+    """What it leaves out is not asked for, and what it does not name goes on working: on two workers too."""
+    config = tmp_path / "mine.toml"
+    config.write_text(CONFIG + '[plugins]\ndisable = ["layouts:mha", "backends:cpu"]\n')
+    for jobs in ("1", "2"):
+        assert run(["stress", "--seeds", "0:2", "--ops", "20", "--config", str(config), "--jobs", jobs]) == 0
+    assert run(["stress", "--seeds", "0", "--ops", "20", "--config", str(config), "--device", "cpu"]) == 2
 
 
 def test_ctrl_c_ends_all_workers_with_130(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_recording_tells_json_too(tmp_path: Path, capsys: Capture) -> None:
     [
         (["record", "--out", "x.jsonl", "--page-sizes", "1;2"], "is no list of page sizes"),
         (["record", "--out", "x.jsonl", "--page-sizes", "0"], "sizes from 1 to"),
+        (["record", "--out", "x.jsonl", "--page-sizes", "\u0661"], "is no list of page sizes"),
         (["record", "--out", "x.jsonl", "--device", "abacus"], "no backend of this name"),
         (["record", "--out", "x.jsonl", "none.toml"], "none.toml: there is no such file"),
         (["record", "--out", "no/such/folder.jsonl", "--seeds", "1", "--ops", "1"], "folder.jsonl: cannot be written"),
@@ -107,3 +108,21 @@ def test_another_version_is_named_with_its_line(base: str, capsys: Capture) -> N
     Path(base).write_bytes(Path(base).read_bytes()[:-4])
     assert run(["trace", "compare", "--trace", base]) == 2
     assert "base.jsonl:129: the line has no end" in capsys.readouterr().err
+
+
+def test_alone_it_prints_its_help(capsys: Capture) -> None:
+    """As ``kvarena`` itself does: exit code 0."""
+    assert run(["trace"]) == 0
+    told = capsys.readouterr()
+    assert "record" in told.out
+    assert "compare" in told.out
+    assert told.err == ""
+
+
+def test_a_damaged_line_is_one_message(base: str, capsys: Capture) -> None:
+    """Exit code 2, FILE:LINE, no traceback."""
+    lines = Path(base).read_text(encoding="utf-8").splitlines()
+    lines[3] = json.dumps({**json.loads(lines[3]), "rows": None})
+    Path(base).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert run(["trace", "compare", "--trace", base]) == 2
+    assert capsys.readouterr().err.endswith("base.jsonl:4: rows: must be a table, not 'None'; record it again\n")

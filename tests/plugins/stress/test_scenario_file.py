@@ -96,6 +96,8 @@ def test_an_order_moves_steps_between_the_places_of_its_group(tmp_path: Path) ->
         ("version = 1\ntitle = 'x'\n[[step]]\ndo = 'flush'\nonly = {a = 1}", "only: no case gives 'a'"),
         ("version = 1\ntitle = 'x'\n[[step]]\ndo = 'flush'\norder = 'a'", 'order must be a text "group.key"'),
         ("version = 1\ntitle = 'x'\n[[step]]\ndo = 'flush'\norder = 'a.b'", "has no 'b' in each of its orders"),
+        ("version = 1\ntitle = 'x'\n[variants]\nseeds = 0\n[[step]]\ndo = 'flush'", "variants.seeds: must be"),
+        ("version = 1\ntitle = 'x'\n[variants]\nseeds = 99999999\n[[step]]\ndo = 'flush'", "variants.seeds: .* absurd"),
         ("version = 1\ntitle = 'x'\n[variants]\ntiming = ['soon']\n[[step]]\ndo = 'flush'", "variants.timing"),
         (
             "version = 1\ntitle = 'x'\n[variants]\ncases = [{a = 1}, {b = 1}]\n[[step]]\ndo = 'flush'",

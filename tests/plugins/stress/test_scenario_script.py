@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvarena.assembly.catalog import Catalog
+from kvarena.plugins.stress.scenario import script as script_module
 from kvarena.plugins.stress.scenario.file import read_scenario
 from kvarena.plugins.stress.scenario.script import TIMES_MAX, Script, Step
 from kvarena.plugins.stress.stage.operations import Op
@@ -127,6 +128,27 @@ def test_what_is_found_as_it_is_played_has_its_line(step: str, words: str, tmp_p
     played = script(tmp_path, step)
     with pytest.raises(ConfigError, match=f"x.toml:{FIRST_LINE}: {words}"):
         operations(played)
+
+
+def test_steps_are_counted_over_all_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeats in repeats cannot go on for ever: each round counts, also one with nothing in it."""
+    monkeypatch.setattr(script_module, "STEPS_MAX", 1000)
+    enough = 'do = "repeat", times = 9, steps = [{do = "flush", repeat = 100}]'
+    assert len(said(script(tmp_path, enough))) == 900
+
+    for inner in ('{do = "flush", repeat = 100}', '{do = "repeat", times = 100, steps = []}'):
+        played = script(tmp_path, f'do = "repeat", times = 10, steps = [{inner}]')
+        with pytest.raises(ConfigError, match=f"x.toml:{FIRST_LINE}: more than 1,000 steps would be played"):
+            operations(played)
+
+
+def test_a_value_that_doubles_has_its_line(tmp_path: Path) -> None:
+    """Whatever a file works out again and again stays of a size that can be meant."""
+    doubled = 'do = "repeat", times = 60, steps = [{do = "let", values = {x = %s}}]'
+    for value in ('"{x}{x}"', '"= x + x"', '["= x", "= x"]'):
+        played = script(tmp_path, 'do = "let", values = {x = "ab"}', doubled % value)
+        with pytest.raises(ConfigError, match=f"x.toml:{FIRST_LINE + 1}: a value of .* is absurd"):
+            operations(played)
 
 
 def test_whether_a_step_only_plans() -> None:

@@ -7,7 +7,7 @@ import pytest
 from kvarena.plugins.stress.scenario.values import differences, matches, resolved
 from kvarena.terms.errors import ConfigError
 
-VARIABLES = {"n": 7, "rows": [3, 4], "who": "R", "deep": {"a": {"b": 2}}}
+VARIABLES = {"n": 7, "rows": [3, 4], "who": "R", "deep": {"a": {"b": 2}}, "long": "a" * 600_000}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,18 @@ def test_a_sum_is_worked_out(value: Any, found: Any) -> None:
         ("= n // 0", "is no sum"),
         ("= rows[9]", "is no sum"),
         ("= range(0, 1 + 1048576)", "is absurd"),
+        ("= [1] * 999999999", "a value of 999,999,999 items or characters is absurd; at most 1,048,576"),
+        ("= 999999999 * 'a'", "a value of 999,999,999 items or characters is absurd"),
+        ("= [[1] * 1024] * 1024", "a value of 1,049,600 items or characters is absurd"),
+        ("= names('a' * 1024, range(1025))", "a value of 1,049,600 items or characters is absurd"),
+        ("{long}{long}", "items or characters is absurd"),
+        (["{long}", "{long}"], "items or characters is absurd"),
+        ("= 1000000000 * 1000000000 + 1", "a number beyond 1,000,000,000,000,000,000 is absurd"),
+        ("= range(0, 10 * 1000000000000000000)", "a number beyond"),
+        ("= '%999999999d' % 5", "% divides numbers, and fills in no text"),
+        ("= sum([[1], [2]], [])", "is no sum"),
+        ("= " + "-" * 100000 + "1", "is no sum"),
+        ("= " + "[" * 65 + "]" * 65 + " + []", "lists more than 64 deep are absurd"),
     ],
 )
 def test_what_is_no_sum_is_refused(value: str, words: str) -> None:

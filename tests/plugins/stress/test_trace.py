@@ -305,6 +305,14 @@ def recorded_by(checkout: Path, path: Path) -> Path:
         (lambda told: told[3].update(do="teke"), ":4: there is no operation 'teke'; did you mean 'take'"),
         (lambda told: told[3].update({"with": {"colour": 1}}), ":4: .* has no argument 'colour'"),
         (lambda told: told[3].update({"with": 5}), ":4: with: must be a table"),
+        (lambda told: told[3].update(do=[]), r":4: there is no operation '\[\]'"),
+        (lambda told: told[3].update(bands=5), ":4: bands: must be a table of lists, not '5'"),
+        (lambda told: told[3]["bands"].update(new=None), ":4: bands: must be a table of lists"),
+        (lambda told: told[3].update(steps=None), ":4: steps: must be a list of numbers, not 'None'"),
+        (lambda told: told[3].update(rows=[]), r":4: rows: must be a table, not '\[\]'"),
+        (lambda told: told[3].update(came=1), ":4: came: must be a table, not '1'"),
+        (lambda told: told[0].update(arena=7), ":1: arena: must be a table, not '7'"),
+        (lambda told: told[0].update(on=[]), r":1: on: must be a table, not '\[\]'"),
         (lambda told: told[0]["on"]["storage"]["arena"].update(memory="lots"), ":1: .*memory"),
         (lambda told: told[0]["on"].update(planet="Mars"), ":1: on.planet"),
         (lambda told: told[0].update(fields=3), ":1: fields: must be a list"),
@@ -319,6 +327,23 @@ def test_a_file_that_makes_no_sense_is_refused_with_its_line(recorded: Path, cha
     """Another version, an unknown operation or setting, a part that is missing: refused by file and line."""
     with pytest.raises(ConfigError, match=words):
         list(replay(changed(recorded, change), installed()))
+
+
+def test_a_damaged_file_is_refused_beside_another_too(recorded: Path, tmp_path: Path) -> None:
+    """On whichever side it is, by its own line."""
+    whole = tmp_path / "whole.jsonl"
+    shutil.copy(recorded, whole)
+    for damage, words in (
+        ({"bands": 5}, ":4: bands: must be"),
+        ({"steps": 5}, ":4: steps: must be"),
+        ({"with": 5}, ":4: with: must be"),
+        ({"do": []}, ":4: there is no operation"),
+    ):
+        shutil.copy(whole, recorded)
+        damaged = changed(recorded, lambda told, damage=damage: told[3].update(damage))
+        for pair in ((damaged, whole), (whole, damaged)):
+            with pytest.raises(ConfigError, match=f"{damaged.name}{words}"):
+                list(beside(*pair))
 
 
 def test_a_file_that_was_cut_off_is_refused(recorded: Path) -> None:
