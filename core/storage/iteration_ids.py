@@ -99,7 +99,7 @@ class IterationIds:
 
     def check_present(self, maps: Maps) -> None:
         """Stop where pages were taken, freed or moved since the step, or where it was another storage's."""
-        invariant("storage.ids_of_another_storage", maps is self._maps)
+        invariant("storage.ids_of_another_storage", maps.chain is self._maps.chain)
         maps.check_epoch(self._epoch, "all")
 
     @property

@@ -33,6 +33,8 @@ def _copies_and_forwards(stage: Stage) -> Iterator[Op]:
     for name, transport in copies:
         if transport.copy.state == "made":
             yield Op("submit", {"copy": name})
+            if transport.copy.state == "made":  # a load of more than its source has
+                yield Op("cancel", {"copy": name})
     for name, flight in tuple(stage.forwards.flights.items()):
         if flight.forward.event is not None and flight.forward.number > steps.processed:
             yield Op("process", {"forward": name})

@@ -182,7 +182,7 @@ def test_a_config_that_cannot_be_built_says_so_before_any_seed(
 def test_plugins_of_the_config_are_those_of_every_seed(tmp_path: Path) -> None:
     """What it leaves out is not asked for, and what it does not name goes on working: on two workers too."""
     config = tmp_path / "mine.toml"
-    config.write_text(CONFIG + '[plugins]\ndisable = ["layouts:mha", "backends:cpu"]\n')
+    config.write_text(CONFIG + '[plugins]\ndisable = ["layouts:mha", "backends:cpu"]\n[backend]\nname = "host"\n')
     for jobs in ("1", "2"):
         assert run(["stress", "--seeds", "0:2", "--ops", "20", "--config", str(config), "--jobs", jobs]) == 0
     assert run(["stress", "--seeds", "0", "--ops", "20", "--config", str(config), "--device", "cpu"]) == 2

@@ -46,7 +46,7 @@ def wait_until_gone(pids: list[int]) -> list[int]:
     return [pid for pid in pids if is_running(pid)]
 
 
-@pytest.fixture(params=[STRESS, [*STRESS, "--json"], EXPLORE], ids=["stress", "stress --json", "explore"])
+@pytest.fixture
 def started(request: pytest.FixtureRequest) -> "Iterator[tuple[subprocess.Popen[str], list[int]]]":
     """A run with two workers under way."""
     process = subprocess.Popen(
@@ -57,7 +57,7 @@ def started(request: pytest.FixtureRequest) -> "Iterator[tuple[subprocess.Popen[
     while len(workers) < 2 and time.monotonic() < until and process.poll() is None:
         time.sleep(0.05)
         workers = workers_of(process.pid)
-    time.sleep(4)  # past their imports
+    time.sleep(2)
     yield process, workers
     process.kill()
     for worker in workers:
@@ -66,6 +66,7 @@ def started(request: pytest.FixtureRequest) -> "Iterator[tuple[subprocess.Popen[
     process.communicate()
 
 
+@pytest.mark.parametrize("started", [STRESS, [*STRESS, "--json"], EXPLORE], ids=str, indirect=True)
 def test_a_worker_that_is_killed_is_one_message(started: "tuple[subprocess.Popen[str], list[int]]") -> None:
     """Exit code 2, what was under way and what to do; nothing on stdout that could be taken for a result."""
     process, workers = started
@@ -81,6 +82,7 @@ def test_a_worker_that_is_killed_is_one_message(started: "tuple[subprocess.Popen
     assert wait_until_gone(workers) == []
 
 
+@pytest.mark.parametrize("started", [STRESS, EXPLORE], ids=str, indirect=True)
 def test_workers_end_with_a_parent_that_is_killed(started: "tuple[subprocess.Popen[str], list[int]]") -> None:
     """Nobody goes on working, and nobody holds the output open: whoever reads it comes to its end."""
     process, workers = started
