@@ -314,7 +314,8 @@ def _check_filled(maps: Maps, ids: Mapping[str, IntArray], what: str) -> None:
 
 def _check_memory(host: Any, at: IntArray, name: str, unit: int, *, saves: bool) -> None:
     """These places lie in memory of whole units; a backup writes each of them once."""
-    shape, kind = getattr(host, "shape", ()), getattr(host, "dtype", None)
+    shape: Any = getattr(host, "shape", ())
+    kind = getattr(host, "dtype", None)
     fits = len(shape) == 2 and shape[1] == unit and kind == np.uint8 and 0 <= at.min() <= at.max() < shape[0]
     if not fits or (saves and len(np.unique(at)) < len(at)):
         once = ", each once," if saves else ""

@@ -21,6 +21,9 @@ def worker_pool(count: int, begin: Begin | None = None, given: Any = None) -> It
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(begin, given))
     try:
+        with _interrupts_later():
+            for _ in range(count):
+                pool.submit(_nothing)  # each starts a worker
         yield pool
     finally:  # an interrupt, an error or a caller that has enough: nobody waits for what is under way
         pool.shutdown(wait=False, cancel_futures=True)
@@ -36,8 +39,25 @@ def lost(under_way: str) -> KvarenaError:
     )
 
 
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal: the parent ends the others, which are started deaf to it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _nothing() -> None:
+    """The first work of a worker."""
+
+
 def _begin(begin: Begin | None, given: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the parent ends the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_leave_with_the_parent, daemon=True).start()
     if begin is not None:

@@ -19,7 +19,7 @@ SIZE_MAX = 1 << 20
 """A value has no more items, of lists in it too, and characters."""
 NUMBER_MAX = 10**18
 NESTED_MAX = 64
-_Sized = str | bytes | list | tuple
+_Sized = (str, bytes, list, tuple)
 _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
@@ -80,7 +80,7 @@ def check_size(value: Any) -> None:
         for each in level:
             if isinstance(each, int) and abs(each) > NUMBER_MAX:
                 raise _too_large()
-            if isinstance(each, _Sized | Mapping):
+            if isinstance(each, (*_Sized, Mapping)):
                 count += len(each)
                 _check_count(count)
             if isinstance(each, Mapping):

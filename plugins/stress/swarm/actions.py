@@ -181,14 +181,14 @@ def _right_behind(draw: Draw, copy: HostCopy) -> list[Op]:
         return crowd(draw)
     if copy.is_load and draw.chance(0.5):
         again, moved = draw.name("c"), draw.name("t")
-        return draw.rng.choice(
-            (
-                [Op("backup", {"copy": again, "request": copy.request}), Op("submit", {"copy": again})],
-                [Op("send", {"transfer": moved, "request": copy.request})],
-                [Op("flush", {})],
-                [Op("relief", {"units": draw.some_units()})],
-            )
-        )
+        choices = [
+            [Op("backup", {"copy": again, "request": copy.request}), Op("submit", {"copy": again})],
+            [Op("flush", {})],
+            [Op("relief", {"units": draw.some_units()})],
+        ]
+        if draw.world.weights["send"]:
+            choices.append([Op("send", {"transfer": moved, "request": copy.request})])
+        return draw.rng.choice(choices)
     return [Op("abort", {"request": copy.request}), *(load_at_once(draw) if draw.chance(0.3) else crowd(draw))]
 
 
@@ -295,7 +295,8 @@ def flush(draw: Draw) -> list[Op]:
 
 def crowd(draw: Draw) -> list[Op]:
     """Several who want pages, one right after another."""
-    some = [start(draw), advance(draw), receive(draw), load_at_once(draw)]
+    received = receive(draw) if draw.world.weights["receive"] else []
+    some = [start(draw), advance(draw), received, load_at_once(draw)]
     draw.rng.shuffle(some)
     return [op for ops in some[:2] for op in ops]
 

@@ -24,7 +24,7 @@ from kvarena.plugins.stress.swarm.scene import Scene
 from kvarena.plugins.stress.swarm.shrink import shrink
 from kvarena.plugins.stress.swarm.world import World, catalog_under
 from kvarena.storage.storage import Storage
-from kvarena.terms.errors import ConfigError, KvarenaError
+from kvarena.terms.errors import ConfigError, KvarenaError, PluginError
 
 SIMULATED = "simulated"
 HOST_PLACES = 512
@@ -83,6 +83,9 @@ class Ranks:
             broken = self.checks.after(op, outcomes, in_use=self.scene.is_in_use(op))
         except Exception as error:  # whatever an operation stops with is what we are here to find
             return Broken(f"{CRASH}.{type(error).__name__}", f"{op}: {type(error).__name__}: {error}")
+        for outcome in outcomes:
+            if outcome.name == PluginError.__name__:  # no refusal of an operation: the plugin's own fault, on any rank
+                return Broken(f"{CRASH}.{outcome.name}", f"{op}: {outcome.words}")
         if broken is None and op.verb == "relief":
             broken = self.checks.served(op, expected, outcomes[0])
         first = outcomes[0]

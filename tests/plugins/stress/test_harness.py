@@ -19,6 +19,7 @@ from kvarena.plugins.stress.swarm.harness import (
 )
 from kvarena.plugins.stress.swarm.sweep import Job, sweep
 from kvarena.plugins.stress.swarm.world import draw_world
+from kvarena.policies.compaction import Eager, Lazy
 from kvarena.terms.errors import ConfigError
 
 SIX = (
@@ -143,3 +144,14 @@ def test_a_backend_that_is_not_here_is_one_clear_error() -> None:
     """With the names of those that are."""
     with pytest.raises(ConfigError, match=r"--device cuda: no backend of this name is installed here; there are: cpu"):
         check_world(draw_world(0), "cuda", "seed 0")
+
+
+def test_a_policy_that_answers_nonsense_breaks_the_run_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops both ranks alike, and is no refusal of an operation."""
+    for kind in (Lazy, Eager):
+        monkeypatch.setattr(kind, "moves", lambda self, live, holes: 0.5)
+    runs = (run_seed(draw_world(seed), 400) for seed in range(12))
+    cases = [run.case for run in runs if run.case is not None]
+    assert cases
+    assert all(case.check == "crash.PluginError" for case in cases)
+    assert "answered 0.5 where a whole number was asked for" in cases[0].words
