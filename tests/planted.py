@@ -4,6 +4,7 @@ A cell that says *wait* forgets it; a cell that says *none* loses the order that
 excludes is offered.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -133,7 +134,7 @@ def two_forward_streams(patch: Patch) -> None:
     def turn(forwards: Forwards, *args: Any, **kwargs: Any) -> None:
         timeline = forwards._timeline
         if timeline.overlaps:
-            streams = timeline.__dict__.setdefault("planted", [timeline.forward, timeline.device.stream("forward")])
+            streams = timeline.__dict__.setdefault("planted", [timeline.forward, timeline.device.stream("forward 2")])
             streams.reverse()
             timeline.forward = streams[0]
 
@@ -169,10 +170,11 @@ def loads_beside_forwards(patch: Patch) -> None:
 def loads_beside_loads(patch: Patch) -> None:
     """One stream orders all loads, so the wait is also forgotten only where there are more."""
     relaxed(patch, ("HOST_LOAD", "COPY_WRITE"))
+    numbers = itertools.count()
 
     def behind(original: Any, lanes: Lanes, name: str) -> Any:
         if name == "load":
-            lanes._streams.pop(name, None)
+            lanes._streams[name] = lanes._ledger.timeline.device.stream(f"load {next(numbers)}")
         return original(lanes, name)
 
     instead(patch, Lanes, "behind", behind)
@@ -443,7 +445,7 @@ def settle_without_wait(patch: Patch) -> None:
 @fault("recovery leaves a band's pending pages as they are")
 def recovery_forgets(patch: Patch) -> None:
     """Moves go over them."""
-    patch.setattr(Chain, "_recover", lambda self, waits: self.ledger.settle(self.ledger.steps.recorded))
+    patch.setattr(Chain, "_recover", lambda self: self.ledger.settle(self.ledger.steps.recorded))
 
 
 @fault("compaction moves pages that a forward writes")
@@ -452,7 +454,7 @@ def moves_written_pages(patch: Patch) -> None:
     patch.setattr(ForwardSteps, "written", lambda self, name: NO_PAGES)
 
 
-@fault("compaction does not stop at unknown writes", within=60_000)
+@fault("compaction does not stop at unknown writes", within=200_000)
 def moves_unknown_writes(patch: Patch) -> None:
     """Only the rows that nobody can take back are said to be written, and that is taken for all."""
 
@@ -622,7 +624,7 @@ def no_host_wait(patch: Patch) -> None:
 def host_wait_after_stream_wait(patch: Patch) -> None:
     """Forwards are settled first."""
     patch.setattr(Timeline, "read_on_host", lambda self, event=None: None)
-    before(patch, Chain, "_recover", lambda self, waits: self.ledger.settle(self.ledger.steps.recorded))
+    before(patch, Usage, "wait_for_all", lambda self: self._ledger.settle(self._ledger.steps.recorded))
 
 
 @fault("an ended copy is not waited for by later writers", within=60_000)
