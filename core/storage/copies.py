@@ -22,6 +22,7 @@ from kvarena.storage.forwards import Forwards
 from kvarena.storage.growth import Growth
 from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.lanes import Lanes
+from kvarena.storage.under_way import UnderWay
 from kvarena.terms.answers import Refused
 from kvarena.terms.doors import line
 from kvarena.terms.errors import KvarenaError, nearest
@@ -72,16 +73,15 @@ class Copies:
         self._forwards = forwards
         self._lanes = lanes
         self._ledger = maps.chain.ledger
-        self._made = 0
-        self._open: dict[int, Copy] = {}
+        self._under_way: UnderWay[Copy] = UnderWay()
 
     def __len__(self) -> int:
         """How many copies have not ended."""
-        return len(self._open)
+        return len(self._under_way)
 
     def under_way(self) -> list[Copy]:
         """The copies that have not ended, the oldest first."""
-        return list(self._open.values())
+        return self._under_way.all()
 
     def backup(self, ids: Mapping[str, IntArray]) -> Copy:
         """Pages to be saved on the host. Their ids must stay bound until it is submitted; no use is recorded yet.
@@ -91,7 +91,7 @@ class Copies:
             InvariantError: an id has no page.
         """
         ids = checked_ids(self._maps, ids, "copies.backup")
-        return self._add(Copy(0, BACKUP, ids))
+        return self._under_way.begin(Copy(0, BACKUP, ids))
 
     def load(self, row: int, tokens: int) -> Copy | Refused:
         """Take the pages of an empty row's first tokens for a load from the host, in one scope over all sub-pools.
@@ -112,7 +112,7 @@ class Copies:
         for name, some in ids.items():
             usage.fix(name, some)
         holder = self._maps.table.away.hold(row)
-        return self._add(Copy(0, LOAD, ids, int(row), holder, set(ids)))
+        return self._under_way.begin(Copy(0, LOAD, ids, int(row), holder, set(ids)))
 
     def name(self, copy: Copy, sub_pool: str) -> None:
         """The load's reservation of one sub-pool ends: its pages may move, and are found by their ids at ``submit``."""
@@ -172,7 +172,7 @@ class Copies:
         if copy.use is not None and copy.use in self._ledger.uses:
             self._maps.chain.usage.end(copy.use)
         copy.state = "ended"
-        del self._open[copy.number]
+        self._under_way.end(copy)
 
     def cancel(self, copy: Copy) -> None:
         """Give up a copy that was not submitted: a load's pages come back, and its row is as empty as before.
@@ -188,7 +188,7 @@ class Copies:
             self._let_go(copy)
             self._growth.empty(copy.row)
         copy.state = "cancelled"
-        del self._open[copy.number]
+        self._under_way.end(copy)
 
     def copy_state(self, sources: IntArray, targets: IntArray, forward: Forward | None = None) -> None:
         """Copy state slots, by their ids, to others: on the allocator's stream, behind the forwards that write either.
@@ -234,14 +234,8 @@ class Copies:
             raise KvarenaError("the model keeps no state, so there is none to copy")
         return self._maps.slots_name
 
-    def _add(self, copy: Copy) -> Copy:
-        self._made += 1
-        copy.number = self._made
-        self._open[copy.number] = copy
-        return copy
-
     def _check(self, copy: Copy, state: str) -> None:
-        known = self._open.get(copy.number) is copy and copy.state == state
+        known = copy in self._under_way and copy.state == state
         invariant("copies.unknown_copy", known, copy=str(copy), wanted=state)
 
     def _check_row(self, copy: Copy) -> None:

@@ -12,6 +12,7 @@ from kvarena.storage.forwards import Forwards
 from kvarena.storage.growth import Growth
 from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.lanes import Lanes
+from kvarena.storage.under_way import UnderWay
 from kvarena.terms.answers import Refused
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import Event, IntArray
@@ -65,16 +66,15 @@ class Transfers:
         self._forwards = forwards
         self._lanes = lanes
         self._ledger = maps.chain.ledger
-        self._made = 0
-        self._open: dict[int, Transfer] = {}
+        self._under_way: UnderWay[Transfer] = UnderWay()
 
     def __len__(self) -> int:
         """How many transfers are not released."""
-        return len(self._open)
+        return len(self._under_way)
 
     def under_way(self) -> list[Transfer]:
         """The transfers that are not released, the oldest first."""
-        return list(self._open.values())
+        return self._under_way.all()
 
     def send(self, ids: Mapping[str, IntArray]) -> Transfer:
         """An engine reads these pages from here on, once ``after`` has come.
@@ -92,7 +92,7 @@ class Transfers:
         for name, mine in pages.items():
             self._ledger.clear(chain.bands[name].grid.unit_bytes, mine, (NETWORK_SEND,), stream)
         after = device.record(stream)
-        return self._add(Transfer(0, SEND, ids, chain.usage.record(SENDING, ids), pages, after))
+        return self._under_way.begin(Transfer(0, SEND, ids, chain.usage.record(SENDING, ids), pages, after))
 
     def recv(self, row: int, tokens: int) -> Transfer | Refused:
         """Take the pages of an empty row's first tokens for an engine to write, in one scope over all sub-pools.
@@ -110,7 +110,7 @@ class Transfers:
         ids = {name: some for name, some in filled.items() if chain.bands[name].grid.unit_bytes}
         use = chain.usage.record(RECEIVING, ids, held=True)
         holder = self._maps.table.away.hold(row, receives=True)
-        return self._add(Transfer(0, RECV, ids, use, row=int(row), holder=holder))
+        return self._under_way.begin(Transfer(0, RECV, ids, use, row=int(row), holder=holder))
 
     def publish(self, transfer: Transfer) -> Published:
         """The peer learns a receive's pages: where they are now, and what must have come before it writes them.
@@ -142,14 +142,8 @@ class Transfers:
         if transfer.row is not None:
             self._maps.table.away.let_go(transfer.row, transfer.holder)
         transfer.released = True
-        del self._open[transfer.number]
-
-    def _add(self, transfer: Transfer) -> Transfer:
-        self._made += 1
-        transfer.number = self._made
-        self._open[transfer.number] = transfer
-        return transfer
+        self._under_way.end(transfer)
 
     def _check(self, transfer: Transfer) -> None:
-        known = self._open.get(transfer.number) is transfer
+        known = transfer in self._under_way
         invariant("transfers.unknown_transfer", known, transfer=str(transfer), released=transfer.released)
