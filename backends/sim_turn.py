@@ -6,7 +6,7 @@ import attrs
 
 from kvarena.backends.sim_order import Order, SimEvent
 from kvarena.backends.sim_queues import Clock, SimStream, Work, joined, reaches
-from kvarena.backends.sim_shadow import HOST_READ, Access, Findings, Violation
+from kvarena.backends.sim_shadow import HOST_READ, Findings, Violation
 from kvarena.terms.ports import Event, Stream
 
 TIMINGS = ("early", "late", "manual", "random")
@@ -43,15 +43,6 @@ class TurnedDevice:
     def violations(self) -> list[Violation]:
         """What was found, the first first. Never emptied by the device."""
         return self.findings.violations
-
-    @property
-    def log(self) -> list[Access] | None:
-        """Every access to every byte, in the order of the calls, once it was set to a list."""
-        return self.findings.log
-
-    @log.setter
-    def log(self, log: list[Access] | None) -> None:
-        self.findings.log = log
 
     # -- streams
 

@@ -26,6 +26,7 @@ from kvarena.ledger.ledger import Ledger
 from kvarena.ledger.steps import ForwardSteps
 from kvarena.ledger.timeline import Timeline
 from kvarena.ledger.uses import Uses
+from kvarena.ledger.writes import Writes
 from kvarena.planning.snapshot import BandShot
 from kvarena.storage.advance import Retirement
 from kvarena.storage.away import Away
@@ -198,7 +199,7 @@ def sends_beside_forwards(patch: Patch) -> None:
 )
 def state_copies_beside_forwards(patch: Patch) -> None:
     """SCHEDULE_READ and SCHEDULE_COPY rely on recorded writes."""
-    patch.setattr(ForwardSteps, "writer_of", lambda self, name, pages: 0)
+    patch.setattr(Writes, "newest", lambda self, name, pages: 0)
 
 
 def offered(patch: Patch, hazard: str, actor: str) -> None:
@@ -451,7 +452,7 @@ def recovery_forgets(patch: Patch) -> None:
 @fault("compaction moves pages that a forward writes")
 def moves_written_pages(patch: Patch) -> None:
     """The write goes to where the page was."""
-    patch.setattr(ForwardSteps, "written", lambda self, name: NO_PAGES)
+    patch.setattr(Writes, "pages", lambda self, name: NO_PAGES)
 
 
 @fault("compaction does not stop at unknown writes", within=200_000)

@@ -60,13 +60,25 @@ class Band(Span):
         None in a band with pending pages, or where a forward's writes are not known.
         """
         steps, name = self.ledger.steps, self.grid.name
-        if self.pending.count or steps.writes_unknown(name):
+        if self.pending.count or steps.writes.are_unknown(name):
             return NO_PAGES, NO_PAGES
         sources, targets = self.closing_moves(limit)
-        written = among(sources, steps.written(name)).nonzero()[0] if steps.reading else NO_PAGES
+        written = among(sources, steps.writes.pages(name)).nonzero()[0] if steps.reading else NO_PAGES
         if len(written):
             sources = sources[: written[0]]
         return sources, targets[: len(sources)]
+
+    def moved(self, sources: IntArray, targets: IntArray) -> None:
+        """The bytes of ``sources`` were copied into the holes ``targets``: rebind, and absorb what came free."""
+        self._shot = None
+        self.ids.rebind(sources, targets)
+        self.holes.remove(targets)
+        forward = self.ledger.steps.reading
+        if forward:
+            self.vacated.add(forward, sources)
+        else:
+            self.holes.add(sources)
+        self.absorb()
 
     def _anchor(self, start: int) -> int:
         return self.grid.first if self._rising else self.grid.stop

@@ -24,8 +24,8 @@ class IdBand:
         """How many ids are taken."""
         return self.ids.bound
 
-    def shot(self) -> BandShot:
-        """What pricing needs to know: the count."""
+    def shot(self, *, released: bool = False) -> BandShot:
+        """What pricing needs to know: the count, whatever transfers do."""
         return BandShot(self.grid.name, 0, None, self.live, 0, 0, 0, self.grid.id_count - self.live)
 
     def take(self, ids: IntArray) -> IntArray:

@@ -54,20 +54,21 @@ class Span(ABC):
         return len(self.holes) + self.pending.count + self.vacated.count
 
     @property
-    def is_empty(self) -> bool:
+    def _is_empty(self) -> bool:
         """Whether the span holds no page but holes: it may begin anew anywhere."""
         return not (self.ids.bound or self.pending.count or self.vacated.count or len(self.still.reserved))
 
-    def shot(self) -> BandShot:
-        """What pricing needs to know, counts and frontiers; kept until the band changes."""
+    def shot(self, *, released: bool = False) -> BandShot:
+        """What pricing needs to know, counts and frontiers; kept until the band changes.
+
+        ``released``: as it will be once every use that pins pages is over.
+        """
+        if released:
+            return self._shot_of(self.still.fixed, len(self.holes) + len(self.still.reserved), 0)
         shot = self._shot
         if shot is None:
             shot = self._shot = self._shot_of(self.still.immovable, len(self.holes), len(self.still.reserved))
         return shot
-
-    def released_shot(self) -> BandShot:
-        """The same, once every use that pins pages is over."""
-        return self._shot_of(self.still.fixed, len(self.holes) + len(self.still.reserved), 0)
 
     # -- taking
 
@@ -77,7 +78,7 @@ class Span(ABC):
         The one place that hands out pages. The ids are nobody's: minted just now, or checked by ``check_unbound``.
         ``actors`` are about to write the pages: the allocator's stream waits for forwards where theirs does not.
         """
-        if self.is_empty:
+        if self._is_empty:
             self.start = self.stop = self._anchor(start)
         count, below, above = len(ids), self.start - start, stop - self.stop
         reused, free = count - below - above, self.free_count
@@ -146,20 +147,6 @@ class Span(ABC):
     @abstractmethod
     def absorb(self) -> None:
         """Give the holes at the frontiers back to the arena."""
-
-    # -- moving
-
-    def moved(self, sources: IntArray, targets: IntArray) -> None:
-        """The bytes of ``sources`` were copied into the holes ``targets``: rebind, and absorb what came free."""
-        self._shot = None
-        self.ids.rebind(sources, targets)
-        self.holes.remove(targets)
-        forward = self.ledger.steps.reading
-        if forward:
-            self.vacated.add(forward, sources)
-        else:
-            self.holes.add(sources)
-        self.absorb()
 
     def verify(self) -> None:
         """The sum holds, the maps agree, and every unowned page of the span is what one list says."""

@@ -297,7 +297,7 @@ class Chain:
         """The bands once the host has waited for every use that keeps pages; None where none does, or nobody can."""
         if not self.usage.pins or not self.usage.may_wait:
             return None
-        return tuple(band.shot() if isinstance(band, IdBand) else band.released_shot() for band in self.bands.values())
+        return tuple(band.shot(released=True) for band in self.bands.values())
 
     def _begin(self, what: str) -> None:
         """An operation of the allocator begins; none does between the launch of a forward and its recording."""

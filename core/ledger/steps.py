@@ -8,11 +8,9 @@ from collections import deque
 from collections.abc import Mapping
 
 import attrs
-import numpy as np
 
-from kvarena.ledger.batches import NO_PAGES
+from kvarena.ledger.writes import Writes, WriteSet
 from kvarena.terms.invariants import fail, invariant
-from kvarena.terms.members import among
 from kvarena.terms.ports import Event, IntArray
 
 PREBUILT = 0
@@ -21,7 +19,7 @@ PREBUILT = 0
 
 @attrs.define(eq=False)
 class Forward:
-    """One forward. ``writes``: the pages that it writes, per sub-pool; ``unknown``: where nobody can say.
+    """One forward, by its number.
 
     Its life:  1. launched   nothing managed may be taken, freed or moved until it is recorded.
                2. recorded   ``event`` comes after all its work.
@@ -31,8 +29,6 @@ class Forward:
 
     number: int
     event: Event | None = None
-    writes: Mapping[str, IntArray] = attrs.field(factory=dict)
-    unknown: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return f"forward {self.number}" if self.number else "a step without a forward"
@@ -49,6 +45,7 @@ class ForwardSteps:
         self.in_flight = in_flight
         self.launched = self.recorded = self.retired = self.processed = 0
         self.open: Forward | None = None
+        self.writes = Writes()
         self._flying: deque[Forward] = deque()
 
     @property
@@ -92,8 +89,9 @@ class ForwardSteps:
         invariant("forwards.record_out_of_order", forward is self.open, forward=forward.number, open=self.launched)
         fresh = all(event is not other.event for other in self._flying)
         invariant("forwards.event_is_not_fresh", fresh, forward=forward.number)
-        forward.event, forward.writes, forward.unknown = event, writes, unknown
+        forward.event = event
         self.recorded = forward.number
+        self.writes.add(WriteSet(forward.number, writes, unknown))
         self._flying.append(forward)
 
     def check_process(self, forward: Forward, *, checks: int) -> None:
@@ -110,11 +108,12 @@ class ForwardSteps:
         """The oldest in flight is over, for the scheduler too."""
         self._flying.popleft()
         self.processed = forward.number
-        self.retired = max(self.retired, forward.number)
+        self.settle(forward.number)
 
     def settle(self, number: int) -> None:
         """The allocator's stream waits for this forward: it and all before it are retired."""
         self.retired = max(self.retired, number)
+        self.writes.retire(number)
 
     def event_of(self, number: int) -> Event:
         """The event of a forward in flight."""
@@ -123,30 +122,6 @@ class ForwardSteps:
             fail("forwards.event_of_ended", forward=number, processed=self.processed)
         return event
 
-    def unretired(self) -> list[Forward]:
-        """The forwards that may still touch pages, the oldest first."""
-        return [forward for forward in self._flying if forward.number > self.retired]
-
-    def writes_unknown(self, name: str) -> bool:
-        """Whether an unretired forward may write any page of this sub-pool."""
-        return any(name in forward.unknown for forward in self.unretired())
-
-    def written(self, name: str) -> IntArray:
-        """The pages of a sub-pool that unretired forwards write, as far as they said."""
-        parts = [forward.writes[name] for forward in self.unretired() if name in forward.writes]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else NO_PAGES
-
-    def writer_of(self, name: str, pages: IntArray) -> int:
-        """The newest unretired forward that may write one of these pages; 0 where there is none."""
-        for forward in reversed(self._flying):
-            if forward.number <= self.retired:
-                return 0
-            if name in forward.unknown:
-                return forward.number
-            if name in forward.writes and among(pages, forward.writes[name]).any():
-                return forward.number
-        return 0
-
     def verify(self) -> None:
         """The numbers are in order, and every forward in flight has its event."""
         order = self.processed <= self.retired <= self.recorded <= self.launched <= self.recorded + 1
@@ -154,6 +129,7 @@ class ForwardSteps:
         numbers = [forward.number for forward in self._flying]
         expected = list(range(self.processed + 1, self.recorded + 1))
         invariant("forwards.flying_is_recorded", numbers == expected, flying=numbers, expected=expected)
+        invariant("forwards.writes_of_unretired", len(self.writes) == self.recorded - self.retired, steps=self)
 
     def __repr__(self) -> str:
         counts = f"launched {self.launched}, recorded {self.recorded}"

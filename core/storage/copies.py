@@ -222,7 +222,7 @@ class Copies:
             self._forwards.also_writes(written)
             return
         timeline.begin()
-        self._ledger.settle(max(steps.writer_of(name, read), steps.writer_of(name, written)))
+        self._ledger.settle(max(steps.writes.newest(name, read), steps.writes.newest(name, written)))
         self._ledger.clear(unit_bytes, written, (SCHEDULE_COPY,))
         self._ledger.clear(unit_bytes, read, (SCHEDULE_READ,))
         timeline.copy_pages(unit_bytes, read, written)

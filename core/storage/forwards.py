@@ -137,7 +137,9 @@ class Forwards:
 
     def restored(self, row: int) -> None:
         """The row's memory on the device was written whole: it is not reset."""
-        self._maps.table.not_fresh(np.array([row]))
+        rows = np.array([row])
+        invariant("requests.reset_of_free_row", self._maps.table.is_open(rows), row=row)
+        self._maps.table.fresh.done(rows)
 
     # -- for copies
 
@@ -203,8 +205,8 @@ class Forwards:
         """Rows handed out since the last launch are reset by this forward."""
         if not self._resets:
             return
-        rows = self._maps.table.fresh()
+        rows = self._maps.table.fresh.rows()
         if len(rows):
             for reset in self._resets:
                 self._timeline.device.run(self._timeline.forward, partial(reset, rows), [], [])
-            self._maps.table.not_fresh(rows)
+            self._maps.table.fresh.done(rows)

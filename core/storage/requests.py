@@ -4,6 +4,7 @@ import numpy as np
 
 from kvarena.bands.unit_ids import within
 from kvarena.storage.away import Away
+from kvarena.storage.fresh import Fresh
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
 
@@ -22,7 +23,8 @@ class RequestTable:
 
     Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``handed`` in pages, ``tails`` the id of the last page,
     ``due`` the new length at which the row must be looked at, ``slots_held`` its state slots. By sub-pool and row:
-    ``retired``, pages that were freed before the end. ``ones`` is as long. ``away``: the rows that do not simply step.
+    ``retired``, pages that were freed before the end. ``ones`` is as long. ``away``: the rows that do not simply
+    step; ``fresh``: those to be reset on the device.
     For a mirror: where lists are put there, ``changed`` gets the places of ``flat`` that changed, by whoever changes
     them, and ``slots_changed`` the rows whose slots did.
     """
@@ -41,8 +43,7 @@ class RequestTable:
         self.away = Away(row_count)
         self.changed: list[IntArray] | None = None
         self.slots_changed: list[IntArray] | None = None
-        self._fresh = np.zeros(row_count, dtype=bool)
-        self._any_fresh = False
+        self.fresh = Fresh(row_count)
         self.ones = np.ones(row_count, dtype=np.int64)
         self._free = list(range(row_count - 1, -1, -1))
         self._open = np.zeros(row_count, dtype=bool)
@@ -75,7 +76,8 @@ class RequestTable:
         """Take so many free rows; there must be as many."""
         invariant("requests.open_without_row", count <= len(self._free), asked=count, free=len(self._free))
         rows = np.array([self._free.pop() for _ in range(count)], dtype=np.int64)
-        self._open[rows] = self._fresh[rows] = self._any_fresh = True
+        self._open[rows] = True
+        self.fresh.add(rows)
         return rows
 
     def give_slots(self, rows: IntArray, ids: IntArray) -> None:
@@ -98,7 +100,8 @@ class RequestTable:
         self.away.close(rows)
         self._columns[:, rows] = 0
         self.slots[rows] = UNBOUND
-        self._open[rows] = self._fresh[rows] = False
+        self._open[rows] = False
+        self.fresh.done(rows)
 
     def shorten(self, row: int, page_count: int, length: int) -> None:
         """A row's last pages are gone; it is looked at in its next step."""
@@ -123,18 +126,6 @@ class RequestTable:
             )
         ]
         return np.concatenate(spans)
-
-    # -- rows handed out
-
-    def fresh(self) -> IntArray:
-        """The open rows that were handed out and are ``not_fresh`` yet, in order."""
-        return np.flatnonzero(self._fresh) if self._any_fresh else self._row_numbers[:0]
-
-    def not_fresh(self, rows: IntArray) -> None:
-        """Open rows that were reset, or written whole."""
-        invariant("requests.reset_of_free_row", self.is_open(rows), rows=rows)
-        self._fresh[rows] = False
-        self._any_fresh = bool(self._fresh.any())
 
     def verify(self) -> None:
         """A row is open or free; a free one holds nothing, an open one has ids for as many places as it holds pages."""

@@ -447,13 +447,13 @@ def test_every_access_is_logged_on_request() -> None:
     device = device_of()
     a, host, mirror = device.stream("a"), device.host_memory(UNIT, 4), device.mirror(8, 1, 4)
     device.zero_pages(a, UNIT, at(1))
-    assert device.log is None
-    device.log = []
+    assert device.findings.log is None
+    device.findings.log = []
     device.copy_pages(a, UNIT, at(1), at(3))
     device.save(a, Touch(UNIT, at(3), "full"), host, at(2))
     mirror.apply(a, 0, at(5), at(1))
     device.drain()
-    assert [(one.actor, one.kind, one.writes, one.memory, one.start, one.stop) for one in device.log] == [
+    assert [(one.actor, one.kind, one.writes, one.memory, one.start, one.stop) for one in device.findings.log] == [
         ("stream a", "", False, "the arena", 128, 256),
         ("stream a", "", True, "the arena", 384, 512),
         ("stream a", "full", False, "the arena", 384, 512),

@@ -9,8 +9,8 @@ import pytest
 from kvarena.assembly.catalog import Catalog
 from kvarena.chain.usage import Usage
 from kvarena.ledger.batches import Batches
-from kvarena.ledger.steps import ForwardSteps
 from kvarena.ledger.timeline import Timeline
+from kvarena.ledger.writes import Writes
 from kvarena.plugins.stress.scenario.file import read_scenario
 from kvarena.plugins.stress.scenario.run import AWAITING, FAILED, PASSED, run_scenario
 from kvarena.storage.lanes import Lanes
@@ -61,7 +61,7 @@ FAULTS: dict[str, tuple[str, type, str, Any]] = {
     ),
     "a receive keeps no page": ("h18", Usage, "_pin", nothing),
     "a batch replaces another": ("h15", Batches, "add", add_over),
-    "unknown writes are none": ("h13", ForwardSteps, "writes_unknown", lambda self, name: False),
+    "unknown writes are none": ("h13", Writes, "are_unknown", lambda self, name: False),
 }
 
 

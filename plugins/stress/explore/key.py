@@ -70,8 +70,10 @@ class Keys:
         steps = self._ledger.steps
         yield steps.recorded - steps.processed, steps.retired - steps.processed
         for forward in self._flying():
-            writes = {name: pages.tolist() for name, pages in forward.writes.items()}
-            yield self._event(forward.event), sorted(forward.unknown), sorted(writes.items())
+            yield self._event(forward.event)
+        for one in steps.writes:
+            writes = {name: pages.tolist() for name, pages in one.pages.items()}
+            yield one.forward - steps.processed, sorted(one.unknown), sorted(writes.items())
         for use in self._ledger.uses:
             pages = [(name, mine.pages.tolist()) for name, mine in use.pages.items()]
             yield use.hazard.name, pages, self._event(use.event)

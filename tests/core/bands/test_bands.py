@@ -197,7 +197,7 @@ def test_a_page_is_a_hole_once(end: End | None) -> None:
     with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
         some.check_free(freed[:1])
     with pytest.raises(InvariantError, match=r"band\.move_onto_owned_page"):
-        some.moved(np.sort(pages)[:1], np.sort(pages)[1:2])
+        some.ids.rebind(np.sort(pages)[:1], np.sort(pages)[1:2])
     assert state(some) == before
     some.verify()
     some.holes.remove(inner[:1])

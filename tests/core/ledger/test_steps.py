@@ -84,7 +84,7 @@ def test_a_forward_is_recorded_once_with_an_event_of_its_own() -> None:
     steps.record(second, Mark(), {})
     with pytest.raises(InvariantError, match=r"forwards\.record_of_unlaunched: forward=3"):
         steps.record(Forward(3), Mark(), {})
-    assert (steps.recorded, steps.launched, second.unknown) == (2, 2, frozenset())
+    assert (steps.recorded, steps.launched, len(steps.writes)) == (2, 2, 2)
 
 
 @pytest.mark.req("LIF-3")
@@ -116,12 +116,12 @@ def test_the_newest_forward_that_writes_a_page_is_found() -> None:
     fly(steps, full=[5], state=[1])
     unknown = steps.launch()
     steps.record(unknown, Mark(), {}, frozenset({"state"}))
-    assert [steps.writer_of("full", np.array([page])) for page in (3, 5, 4)] == [1, 2, 0]
-    assert [steps.writer_of("state", np.array([page])) for page in (1, 9)] == [3, 3]
-    assert (steps.writes_unknown("state"), steps.writes_unknown("full")) == (True, False)
-    assert sorted(steps.written("full").tolist()) == [3, 5, 5]
+    assert [steps.writes.newest("full", np.array([page])) for page in (3, 5, 4)] == [1, 2, 0]
+    assert [steps.writes.newest("state", np.array([page])) for page in (1, 9)] == [3, 3]
+    assert (steps.writes.are_unknown("state"), steps.writes.are_unknown("full")) == (True, False)
+    assert sorted(steps.writes.pages("full").tolist()) == [3, 5, 5]
     steps.settle(1)
-    assert [steps.writer_of("full", np.array([page])) for page in (3, 5)] == [0, 2]
-    assert steps.written("full").tolist() == [5]
+    assert [steps.writes.newest("full", np.array([page])) for page in (3, 5)] == [0, 2]
+    assert steps.writes.pages("full").tolist() == [5]
     with pytest.raises(InvariantError, match=r"forwards\.event_of_ended: forward=9"):
         steps.event_of(9)

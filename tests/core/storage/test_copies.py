@@ -393,7 +393,7 @@ def test_a_checkpoint_is_copied_behind_the_kernels_that_make_it(timing: str) -> 
     storage.copies.copy_state(slots[:1], slots[1:], forward)
     storage.forwards.run(forward, fill(storage, "state", rows_of(state), 44))
     storage.forwards.record(forward, may_write=storage.translate(rows_of()))
-    assert storage.chain.ledger.steps.written("state").tolist() == [spare]
+    assert storage.chain.ledger.steps.writes.pages("state").tolist() == [spare]
     with pytest.raises(InvariantError, match=r"^forwards\.work_of_closed_forward"):
         storage.copies.copy_state(slots[:1], slots[1:], forward)
     process(storage, forward)
@@ -448,10 +448,10 @@ def test_nothing_of_a_forward_is_left_when_it_was_recorded() -> None:
     slots = storage.requests.slots[row]
     storage.copies.copy_state(slots[:1], slots[1:], forward)
     storage.forwards.record(forward)
-    assert sorted(set(storage.chain.ledger.steps.written("state").tolist())) == sorted(ids.slots[0].tolist())
+    assert sorted(set(storage.chain.ledger.steps.writes.pages("state").tolist())) == sorted(ids.slots[0].tolist())
     process(storage, forward)
     forward = run_forward(storage, None, may_write=storage.translate(rows_of()))
-    assert storage.chain.ledger.steps.written("state").tolist() == []
+    assert storage.chain.ledger.steps.writes.pages("state").tolist() == []
     process(storage, forward)
 
 

@@ -168,19 +168,19 @@ def test_a_forward_says_what_it_writes_or_that_nobody_knows() -> None:
     ids = stepped(storage, (row, 10))
     forwards = [run_forward(storage, ids)]
     for name in ("window-6", "full"):
-        assert sorted(set(steps.written(name).tolist())) == sorted(set(ids.write_pages(name).tolist()))
+        assert sorted(set(steps.writes.pages(name).tolist())) == sorted(set(ids.write_pages(name).tolist()))
     assert ids.slots is not None
-    assert steps.written("state").tolist() == ids.slots[0].tolist()
+    assert steps.writes.pages("state").tolist() == ids.slots[0].tolist()
     theirs = storage.translate(rows_of(other)).tables["full"][0]
-    assert steps.writer_of("full", theirs) == 0
+    assert steps.writes.newest("full", theirs) == 0
     superset = storage.translate(rows_of(row, other), rows_of(0, 4))
     forwards.append(run_forward(storage, storage.translate(rows_of(row)), may_write=superset))
-    assert [steps.writer_of("full", theirs[at : at + 1]) for at in range(3)] == [0, 2, 2]
+    assert [steps.writes.newest("full", theirs[at : at + 1]) for at in range(3)] == [0, 2, 2]
     forwards.append(run_forward(storage, storage.translate(rows_of(row)), unknown=True))
     forwards.append(run_forward(storage, None))
     everywhere = frozenset(("state", "window-6", "full"))
-    assert [forward.unknown for forward in forwards] == [frozenset(), frozenset(), everywhere, everywhere]
-    assert steps.writer_of("full", theirs) == 4
+    assert [one.unknown for one in steps.writes] == [frozenset(), frozenset(), everywhere, everywhere]
+    assert steps.writes.newest("full", theirs) == 4
     process(storage, *forwards)
     storage.close(rows_of(row, other))
     assert_quiet(storage)
