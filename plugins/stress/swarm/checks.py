@@ -25,6 +25,7 @@ PROMISES = {
     LEDGER_LEAK: "When nobody holds anything, nothing is recorded, kept or lost.",
     "staging_overwritten": "A mirror's staging is not filled again while an update still reads it.",
     "stale_mirror": "A forward finds the page tables of its launch in the device's maps.",
+    "undeclared_write": "A forward writes the pages that it says it writes, and no others.",
     FEASIBLE_LIES: "A demand that is said to fit can be taken, and none that is said not to.",
     CRASH: "No operation stops with anything but a named error.",
 }

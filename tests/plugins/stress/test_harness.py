@@ -6,9 +6,11 @@ from planted import FAULTS
 
 from kvarena.backends.simulated import SimulatedDevice
 from kvarena.chain.chain import Chain
+from kvarena.plugins.stress.stage import forwards
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.swarm.checks import PROMISES
 from kvarena.plugins.stress.swarm.harness import (
+    WATCHED_EVERY,
     check_world,
     open_storages,
     replay_case,
@@ -155,3 +157,11 @@ def test_a_policy_that_answers_nonsense_breaks_the_run_and_is_named(monkeypatch:
     assert cases
     assert all(case.check == "crash.PluginError" for case in cases)
     assert "answered 0.5 where a whole number was asked for" in cases[0].words
+
+
+def test_a_forward_that_does_not_name_what_it_writes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the worlds that are watched for it: no other check can see a race on bytes that nobody named."""
+    monkeypatch.setattr(forwards, "touches", lambda parts: [])
+    run = run_seed(draw_world(WATCHED_EVERY), 200)
+    assert run.case is not None
+    assert run.case.check == "undeclared_write"
