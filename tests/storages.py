@@ -12,7 +12,7 @@ from toys import Bytes, SinksAndWindow
 from kvarena.admission.admission import Admission
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, ChecksConfig, Choice, StorageConfig
+from kvarena.assembly.config import ArenaConfig, ChecksConfig, Choice, PrefixConfig, StorageConfig
 from kvarena.ledger.steps import Forward
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.routed import views_of
@@ -48,6 +48,7 @@ def storage_of(
     backend: str | Choice = "host",
     mirrors: bool = False,
     checks: int = 1,
+    prefix: PrefixConfig | None = None,
     **arena: int,
 ) -> Storage:
     """A storage with one layer per lifetime."""
@@ -60,6 +61,7 @@ def storage_of(
         arena=ArenaConfig(mirrors=mirrors, **limits, **arena),
         backend=backend,
         checks=ChecksConfig(level=checks),
+        prefix=prefix or PrefixConfig(),
     )
     return build_storage(layers, config, CATALOG)
 
@@ -82,12 +84,12 @@ def state_of(storage: Storage) -> tuple[object, ...]:
     rows = [
         table.pages, table.slots, table.lengths, table.page_counts, table.handed, table.retired, table.open_rows(),
         table.tails, table.looked_at, table.due, storage.ownership.held(), storage.ownership.handed_over(),
-        table.away.reserved, table.away.drafts, table.away.holds,
+        table.away.reserved, table.away.drafts, table.away.holds, table.shared, storage.ownership.slots.ids(),
     ]  # fmt: skip
     ledger = storage.chain.ledger
     time = (repr(ledger.steps), [str(use) for use in ledger.uses], [*map(str, storage.copies.under_way())])
     transfers = [(str(transfer), transfer.published) for transfer in storage.transfers.under_way()]
-    kept = (table.free_count, table.away.count, time, transfers)
+    kept = (table.free_count, table.away.count, table.stateless, time, transfers)
     return (everything(storage.chain), kept, *(array.tobytes() for array in rows))
 
 
@@ -111,7 +113,7 @@ def assert_quiet(storage: Storage) -> None:
     assert all(minter.pool.free == minter.pool.count for minter in chain.minters.values())
     assert bytes_left(chain) == len(chain.usable)
     assert storage.requests.free_count == len(storage.requests)
-    assert not len(storage.ownership.handed_over())
+    assert not len(storage.ownership.handed_over()) + len(storage.ownership.slots.ids())
     assert not len(chain.ledger.uses)
     assert not len(storage.copies) + len(storage.transfers) + storage.requests.away.count
     assert chain.ledger.steps.launched == chain.ledger.steps.processed
@@ -225,18 +227,18 @@ class Tagged:
             for name in self.names:
                 page, place = int(ids.write_pages(name)[at]), int(ids.write_offsets()[at])
                 for layer, view in enumerate(self.views[name]):
-                    view[page, place] = self.pattern(layer, self.serial)
+                    view[page, place] = self.pattern(layer, self.serial, view)
         return True
 
-    def pattern(self, layer: int, tag: int) -> IntArray:
+    def pattern(self, layer: int, tag: int, view: Any) -> IntArray:
         """What a layer of a token's page holds."""
-        return np.resize(np.array([tag % 251 + 1, tag // 251 % 251 + 1, layer]), self.views[self.names[0]][0].shape[-1])
+        return np.resize(np.array([tag % 251 + 1, tag // 251 % 251 + 1, layer]), view.shape[-1])
 
     def reads(self, name: str, row: int, positions: Iterable[int]) -> bool:
         """Whether the row finds its own tags there, in every layer."""
         size, ids = self.storage.plan.page_tokens, self.storage.translate(rows_of(row)).read_ids(name)[0]
         return all(
-            np.array_equal(view[divmod(int(ids[at]), size)], self.pattern(layer, self.tags[row, at]))
+            np.array_equal(view[divmod(int(ids[at]), size)], self.pattern(layer, self.tags[row, at], view))
             for at in positions
             for layer, view in enumerate(self.views[name])
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, ChecksConfig, PoliciesConfig, StorageConfig
+from kvarena.assembly.config import ArenaConfig, ChecksConfig, PoliciesConfig, PrefixConfig, StorageConfig
 from kvarena.layouts.mha import Mha
 from kvarena.layouts.state import Tensors
 from kvarena.plugins.models import read_model
@@ -46,6 +46,7 @@ def storage_of(
     context: int = CONTEXT,
     checks: int = 0,
     policies: PoliciesConfig | None = None,
+    prefix: PrefixConfig | None = None,
     in_flight: int = 0,
     mirrors: bool = False,
     backend: str = "host",
@@ -60,7 +61,11 @@ def storage_of(
         forwards_in_flight=in_flight,
     )
     config = StorageConfig(
-        arena=arena, backend=backend, checks=ChecksConfig(level=checks), policies=policies or PoliciesConfig()
+        arena=arena,
+        backend=backend,
+        checks=ChecksConfig(level=checks),
+        policies=policies or PoliciesConfig(),
+        prefix=prefix or PrefixConfig(),
     )
     return build_storage(layers, config, CATALOG)
 

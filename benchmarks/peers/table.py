@@ -17,6 +17,7 @@ TAKE, TAKE_HOLES, FREE = "take 8,192", "take 8,192 with holes", "free 8,192"
 WRITE, TOKENS, TABLES = "write ids", "translate, as tokens", "translate, as page tables"
 WINDOW, ASK, CHANGED, REMEMBERED = "one more window kind", "admission", "question after a change", "question remembered"
 FULL_P99, FULL_WORST = "full arena, p99", "full arena, worst"
+STEP_CACHED = "serving step, prefix cache"
 STEP_1024, STEP_4096 = "serving step, 1,024 running", "serving step, 4,096 running"
 
 
@@ -37,6 +38,7 @@ SGLANG: Mapping[str, PageRow] = {
 GOALS: Mapping[str, PageRow] = {
     STEP: _row(300, 100, 90),
     STEP_FLUSH: _row(400, 170, 170),
+    STEP_CACHED: {16: 220},
     STEP_1024: {16: 200},
     STEP_4096: {16: 650},
     WINDOW: _row(150, 30, 30),

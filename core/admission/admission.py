@@ -1,50 +1,62 @@
 """Admission: a request is charged all that it will hold, and admitted when that fits beside what was promised.
 
-1. ``ask``        may this request start now? Nothing changes.
-2. ``make_room``  where the answer says so, the cache evicts until the charge fits.
-3. ``promise``    it will start: its charge is held back from later answers. ``admit`` does 1 to 3 for a queue.
-4. ``start``      its row is open: what it was charged and has not taken is held back.
-5. ``forget``     the row is closed, or its request retracted.
+For the loop of an engine, in this order:
+
+1. ``never``      at arrival: no empty arena could serve it, and why. ``clip``: how much output it may ask for.
+2. ``ask``        may this request start now? Nothing changes.
+3. ``make_room``  where the answer says so, the cache evicts until the charge fits.
+4. ``promise``    it will start: its charge is held back from later answers. ``admit`` does 2 to 4 for a queue.
+5. ``start``      its row is open: what it was charged and has not taken is held back.
+6. ``free_for``   before a step that was refused is tried again, and ``room_for`` for what nobody was promised, the slot
+                  of a checkpoint: the cache evicts until it fits.
+7. ``recharge``   its charge changes: past its prompt it holds less of a window than in it.
+8. ``forget``     the row is closed, or its request retracted. ``preempt`` says whom to stop for another.
 """
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import add, sub
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from kvarena.admission.preemption import Unlocked, Victim, check_victims, fewest, units_of
+from kvarena.admission.prices import Lengths, Prices, whole_lengths
+from kvarena.admission.promises import Holdings, Promises
+from kvarena.admission.room import AFTER, NO, NOW, Room
 from kvarena.chain.chain import Chain
 from kvarena.chain.estimates import capacity_decision
-from kvarena.planning.charges import most
-from kvarena.planning.demand import Demand, RequestShape, request_demand
-from kvarena.planning.packing import packs
+from kvarena.planning.demand import Demand, Purpose
 from kvarena.planning.sizing import Sizing
 from kvarena.terms.answers import Admit, Never, Wait, named
-from kvarena.terms.doors import line, wholes
+from kvarena.terms.doors import whole
 from kvarena.terms.errors import KvarenaError
-from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import Cache, IntArray
+from kvarena.terms.ports import Cache
 
 TOGETHER = 8
 """So many requests are asked about at once; if they do not fit together, one by one."""
 
+GIVES_BACK = (
+    ("admitted request", "admitted requests"),
+    ("running request", "running requests"),
+    ("forward in flight", "forwards in flight"),
+    ("copy or transfer under way", "copies or transfers under way"),
+)
+"""What gives memory back by and by: one of it, several."""
 
-class Holdings(Protocol):
-    """What running requests have taken of their charges: ``storage.ownership``.
 
-    ``version`` changes with what rows own, where the chain does not: when pages are handed over.
+class Asked(NamedTuple):
+    """A request that may start: tokens to forward, those still to generate, and what of the prompt a cache holds.
+
+    ``reading``: the entry of the cache that it would start from; it is not evicted for it.
     """
 
-    version: int
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    reading: Any = None
+    purpose: Purpose = Purpose.ADMIT
 
-    def held(self) -> IntArray:
-        """The units that each row owns now, int64 (sub-pools in chain order, rows)."""
-        ...
 
-
-class Admission:
+class Admission(Promises):
     """Answers for one chain, from concrete demands alone.
 
     ``holdings`` tells what running requests have taken of their charges (``storage.ownership``). ``cache``
@@ -66,84 +78,81 @@ class Admission:
     ) -> None:
         if not 0 < output_fraction <= 1:
             raise KvarenaError(f"output_fraction is {output_fraction}; it must be above 0 and at most 1")
-        self.chain = chain
-        self.plan = chain.plan
-        self.arena_bytes = sizing.arena_bytes
-        self.context_tokens = sizing.context_tokens
-        self.chunk_tokens = chunk_tokens
-        self.slots_per_request = sizing.limits.slots_per_request
-        self.output_fraction = output_fraction
-        self.cache = cache
-        self._holdings = holdings
-        # a waiting request is asked about again and again: its price is kept, and whether it fits at all
-        self.demand = functools.lru_cache(maxsize=1 << 14)(self._price)
-        self._terms = functools.lru_cache(maxsize=1 << 14)(self._charge_or_never)
-        self._charges = np.zeros((sizing.running, len(self.plan.sub_pools)), dtype=np.int64)
-        self._starting: Demand = (0,) * len(self.plan.sub_pools)
-        self._promised: Demand | None = None
-        self._promised_at = (-1, -1)
+        chunk_tokens = whole(chunk_tokens, "chunk_tokens")
+        if chunk_tokens < 1:
+            raise KvarenaError(f"chunk_tokens is {chunk_tokens}; a chunk has at least one token")
+        super().__init__(chain, holdings, sizing.running)
+        self.prices = Prices(chain.plan, sizing, chunk_tokens=chunk_tokens, output_fraction=output_fraction)
+        self.room = Room(chain, cache)
+        self.demand, self.largest_prompt = self.prices.demand, self.prices.largest_prompt
+        self._charge = self.prices.charge
+        self._names = chain.plan.names
+        self._until: tuple[tuple[int, ...], tuple[str, ...]] = ((), ())
 
-    def _price(self, prompt_tokens: int, output_tokens: int) -> Demand:
-        """The most units that a request of these lengths holds at once."""
-        shape = RequestShape(prompt_tokens, output_tokens)
-        return request_demand(
-            self.plan, shape, chunk_tokens=self.chunk_tokens, slots_per_request=self.slots_per_request
-        )
+    @property
+    def cache(self) -> Cache | None:
+        """What may give pages back."""
+        return self.room.cache
 
-    def _charge_of(self, prompt_tokens: int, output_tokens: int) -> Demand | None:
-        """``_charge_or_never`` of lengths as they come in, kept.
+    @capacity_decision
+    def ask(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        cached_tokens: int = 0,
+        reading: Any = None,
+        purpose: Purpose = Purpose.ADMIT,
+    ) -> Admit | Wait | Never:
+        """May a request with so many tokens to forward, and so many still to generate, start now? Nothing changes.
+
+        Args:
+            cached_tokens: the prompt's first tokens that it reads from the cache; whole pages, not all of it.
+            reading: the entry that holds them: it is locked for the question, and unlocked again.
+
+        Returns:
+            ``Wait`` only where something will give memory back. Where nothing will, and chunks below the limit would
+            let it start, ``Admit`` with the largest such limit; else ``Never``: unschedulable. One that reads from the
+            cache may yet be served without: ask again with nothing cached.
 
         Raises:
-            KvarenaError: there is no such request.
+            KvarenaError: there is no such request; it names the value.
         """
-        prompt, output = wholes((prompt_tokens, output_tokens), "tokens to forward and to generate")
-        if prompt < 1 or output < 0:
-            raise KvarenaError(
-                f"a request of {prompt} tokens to forward and {output} to generate is none; at least 1 and 0"
-            )
-        return self._terms(prompt, output)
-
-    def _charge_or_never(self, prompt_tokens: int, output_tokens: int) -> Demand | None:
-        """What a request is charged; None where no empty arena could serve it to its end."""
-        if not self.fits_alone(prompt_tokens, output_tokens):
-            return None
-        return self.demand(prompt_tokens, self.expected(output_tokens))
-
-    def expected(self, output_tokens: int) -> int:
-        """How many output tokens a request is charged for; at least one."""
-        return max(1, round(output_tokens * self.output_fraction))
-
-    @capacity_decision
-    def ask(self, prompt_tokens: int, output_tokens: int) -> Admit | Wait | Never:
-        """May a request with so many tokens to forward, and so many still to generate, start now?"""
-        charge = self._charge_of(prompt_tokens, output_tokens)
+        if not type(prompt_tokens) is type(output_tokens) is type(cached_tokens) is int:
+            prompt_tokens, output_tokens, cached_tokens = whole_lengths(prompt_tokens, output_tokens, cached_tokens)
+        charge = self._charge(prompt_tokens, output_tokens, cached_tokens, purpose)
         if charge is None:
-            return self._never(prompt_tokens, output_tokens)
+            return self.prices.never(prompt_tokens, output_tokens, purpose)
         promised = self.promised()
-        wanted = tuple(map(add, charge, promised))
-        if self.chain.feasible(wanted):
-            return Admit(charge)
-        if self.cache is not None and self.chain.feasible_after(wanted, self.cache.evictable()):
-            return Admit(charge, evicts=True)
-        return Wait(self.plan.names, charge, promised)
+        found = self.room.look(tuple(map(add, charge, promised)), reading)
+        if found != NO:
+            return Admit(charge, found == AFTER)
+        return self._refuse((prompt_tokens, output_tokens, cached_tokens), charge, reading, purpose)
 
     @capacity_decision
-    def admit(self, requests: Iterable[tuple[int, int]]) -> tuple[list[Demand], Wait | Never | None]:
+    def admit(self, requests: Iterable[Asked | tuple[int, int]]) -> tuple[list[Admit], Wait | Never | None]:
         """Let as many requests start, from the first on, as fit now together; and say what stopped the next.
 
         The answers of ``ask``, ``make_room`` and ``promise`` in turn, in fewer questions: where several fit together,
-        each of them fits.
+        each of them fits. The entries that they read stay locked, for the caller to unlock at each request's end.
 
         Args:
-            requests: (tokens to forward, tokens still to generate) of each, in the order in which they may start.
+            requests: what is asked, in the order in which they may start; or plain (tokens to forward, tokens still
+                to generate).
+
         Returns:
-            Their charges, promised, for ``start``; and the answer to the first that may not, None where all may.
+            Their answers, promised, for ``start``; and the answer to the first that may not, None where all may.
+
+        Raises:
+            KvarenaError: one of them is no request; nobody is admitted.
         """
-        starting = self._starting
+        starting, count, locked = self._starting, self._starting_count, list[Any]()
         try:
-            return self._admit(iter(requests))
+            return self._admit((Asked(*request) for request in requests), locked)
         except BaseException:  # nobody has the charges: nobody will start with them
-            self._starting, self._promised = starting, None
+            self._starting, self._starting_count, self._promised = starting, count, None
+            for entry in locked:
+                self._unlock(entry)
             raise
 
     @capacity_decision
@@ -159,103 +168,162 @@ class Admission:
             self.cache.lock(reading)
         made = False
         try:
-            if not self._fits_beside(answer.charge):
-                self.cache.evict(lambda: self._fits_beside(answer.charge))
-            made = self._fits_beside(answer.charge)
+            made = self.room_for(answer.charge)
         finally:
-            if not made and reading is not None:
-                self.cache.unlock(reading)
+            if not made:
+                self._unlock(reading)
         return made
 
-    def fits_alone(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """Whether an empty arena, and one request row, could hold such a request to its end."""
-        if RequestShape(prompt_tokens, output_tokens).rows > self.context_tokens:
-            return False
-        return packs(self.plan, self.arena_bytes, self.demand(prompt_tokens, output_tokens))
+    def room_for(self, units: Demand) -> bool:
+        """Let the cache evict until so many more units fit beside what was promised; whether they do.
+
+        For what nobody was promised. Nothing is evicted where that would not do.
+        """
+        return self.room.make(tuple(map(add, units, self.promised())))
+
+    def free_for(self, units: Demand) -> bool:
+        """Let the cache evict until so many units fit that were promised already; whether they do."""
+        return self.room.make(units)
 
     def never(self, prompt_tokens: int, output_tokens: int) -> Never | None:
-        """Why no empty arena could serve such a request, with its sum; None where one could."""
-        return None if self.fits_alone(prompt_tokens, output_tokens) else self._never(prompt_tokens, output_tokens)
+        """Why no empty arena could serve such a request, with its sum; None where one could.
 
-    def _never(self, prompt_tokens: int, output_tokens: int) -> Never:
-        rows = RequestShape(prompt_tokens, output_tokens).rows
-        if rows > self.context_tokens:
-            why = f"{rows:,} rows are more than the {self.context_tokens:,} of a request row (context_tokens)"
-        else:
-            whole = self.demand(prompt_tokens, output_tokens)
-            why = self._sum(whole, f"an empty arena of {self.arena_bytes:,} B cannot hold it")
-        return Never(why, self.largest_prompt(output_tokens))
+        Raises:
+            KvarenaError: there is no such request; it names the value.
+        """
+        prompt, output, _ = whole_lengths(prompt_tokens, output_tokens)
+        return None if self.prices.fits_alone(prompt, output) else self.prices.never(prompt, output)
 
-    def promise(self, charge: Demand) -> None:
-        """A request will start with this charge: held back from now on, until ``start`` gives it to its row."""
-        proper = len(charge) == len(self._starting) and min(charge, default=0) >= 0
-        invariant("admission.negative_charge", proper, charge=charge)
-        self._starting = tuple(map(add, self._starting, charge))
-        self._promised = None if self._promised is None else tuple(map(add, self._promised, charge))
+    def clip(self, prompt_tokens: int, output_tokens: int) -> int:
+        """The largest output, up to that asked for, with which an empty arena and a request row could serve it.
 
-    def start(self, rows: IntArray, charges: Sequence[Demand]) -> None:
-        """The rows of promised requests are open."""
-        if not len(line(rows, "admission.start: rows")):
-            return
-        each = len(set(rows.tolist())) == len(charges) == len(rows)
-        invariant("admission.a_charge_for_each_row", each, rows=rows, charges=charges)
-        totals = [sum(column) for column in zip(*charges, strict=True)]
-        left = tuple(map(sub, self._starting, totals))
-        invariant("admission.started_unpromised", min(left, default=0) >= 0, rows=rows, left=left)
-        self._starting = left
-        self._charges[rows] = charges
-        self._promised = None
+        0: none, see ``never``; or none was asked for.
 
-    def recharge(self, row: int, charge: Demand) -> None:
-        """A running request goes on with another charge."""
-        proper = len(charge) == len(self._starting) and min(charge, default=0) >= 0
-        invariant("admission.negative_charge", proper, row=row, charge=charge)
-        self._charges[row] = charge
-        self._promised = None
+        Raises:
+            KvarenaError: there is no such request; it names the value.
+        """
+        prompt, output, _ = whole_lengths(prompt_tokens, output_tokens)
+        return self.prices.clip(prompt, output)
 
-    def forget(self, rows: int | IntArray) -> None:
-        """These rows' requests are gone: nothing is held back for them."""
-        self._charges[rows] = 0
-        self._promised = None
+    @capacity_decision
+    def preempt(self, asked: Asked | tuple[int, int], victims: Sequence[Victim]) -> tuple[int, ...] | None:
+        """Which running requests to stop so that this one may start: in the order given, none that could be spared.
 
-    def promised(self) -> Demand:
-        """What requests were charged and have not taken yet."""
-        now = (self.chain.epoch, self._holdings.version)
-        if self._promised is None or self._promised_at != now:
-            owed = self._charges.T - self._holdings.held()
-            np.maximum(owed, 0, out=owed)
-            self._promised = tuple(map(add, np.add.reduce(owed, axis=1).tolist(), self._starting))
-            self._promised_at = now
-        return self._promised
+        A stopped request's own pages and slots count as free at once, also those that a forward still reads, and what
+        only its lock kept in the cache counts as evictable. Nothing changes: locks are put back as they were.
 
-    def _admit(self, waiting: Iterator[tuple[int, int]]) -> tuple[list[Demand], Wait | Never | None]:
-        """``admit``, group by group."""
-        charges: list[Demand] = []
+        Args:
+            victims: who may be stopped, in the order in which they should be: the lowest priority first, then the
+                latest admitted. None of them has pages under a transfer that is not released.
+
+        Returns:
+            The rows; none where the request fits without. None where stopping all of them would not do.
+
+        Raises:
+            KvarenaError: there is no such request, or a victim is no row or is named twice.
+        """
+        asked = Asked(*asked)
+        prompt, output, cached = whole_lengths(*asked[:3])
+        check_victims(victims, self._charges.shape[1])
+        charge = self._charge(prompt, output, cached, asked.purpose)
+        if charge is None:
+            return None
+        wanted = tuple(map(add, charge, self.promised()))
+        held, owed, unlocked = self.holdings.held(), self.owed(), Unlocked(self.cache)
+
+        def fits(stopped: Sequence[Victim]) -> bool:
+            frees = units_of(stopped, held)
+            evictable = self.room.evictable()
+            if evictable is not None:
+                frees = tuple(map(add, frees, evictable))
+            return self.room.fits_with(tuple(map(sub, wanted, units_of(stopped, owed))), frees)
+
+        self._lock(asked.reading)
+        try:
+            return fewest(victims, unlocked, fits)
+        finally:
+            unlocked.put_all_back()
+            self._unlock(asked.reading)
+
+    # -- inside
+
+    def _admit(self, waiting: Iterator[Asked], locked: list[Any]) -> tuple[list[Admit], Wait | Never | None]:
+        """``admit``, group by group; ``locked`` gets the entries that were locked for them."""
+        answers: list[Admit] = []
         while group := list(islice(waiting, TOGETHER)):
-            terms = [self._charge_of(*request) for request in group]
-            asked = [charge for charge in terms if charge is not None]
+            charges = [self._charge_of(request) for request in group]
+            asked = [charge for charge in charges if charge is not None]
             together = tuple(map(sum, zip(*asked, strict=True)))
-            if len(asked) == len(terms) and self._fits_beside(together):
-                self.promise(together)
-                charges += asked
+            if len(asked) == len(charges) and self.room.look(tuple(map(add, together, self.promised()))) == NOW:
+                self.promise(together, len(asked))
+                answers += [Admit(charge) for charge in asked]
+                for request in group:
+                    self._lock(request.reading, locked)
                 continue
             for request in group:
-                answer = self.ask(*request)
+                answer = self._admit_one(request, locked)
                 if not isinstance(answer, Admit):
-                    return charges, answer
-                if answer.evicts and not self.make_room(answer):
-                    return charges, Wait(self.plan.names, answer.charge, self.promised())
-                self.promise(answer.charge)
-                charges.append(answer.charge)
-        return charges, None
+                    return answers, answer
+                answers.append(answer)
+        return answers, None
 
-    def _fits_beside(self, charge: Demand) -> bool:
-        """Whether a charge fits now beside what was promised."""
-        return self.chain.feasible(tuple(map(add, charge, self.promised())))
+    def _admit_one(self, request: Asked, locked: list[Any]) -> Admit | Wait | Never:
+        """Ask, make room, promise."""
+        prompt, output, cached, reading, purpose = request
+        answer = self.ask(prompt, output, cached_tokens=cached, reading=reading, purpose=purpose)
+        if isinstance(answer, Admit):
+            if not answer.evicts:
+                self._lock(reading, locked)
+            elif self.make_room(answer, reading):
+                locked.append(reading)
+            else:
+                return self._refuse(whole_lengths(prompt, output, cached), answer.charge, reading, purpose)
+            self.promise(answer.charge)
+        return answer
 
-    def largest_prompt(self, output_tokens: int) -> int:
-        """The longest prompt that an empty arena could serve with this output; 0 where there is none."""
-        return most(lambda prompt: self.fits_alone(prompt, output_tokens), self.context_tokens)
+    def _charge_of(self, asked: Asked) -> Demand | None:
+        """What is charged; None: never."""
+        lengths = asked[:3]
+        if not all(type(length) is int for length in lengths):
+            lengths = whole_lengths(*lengths)
+        return self._charge(*lengths, asked.purpose)
 
-    def _sum(self, demand: Demand, why: str) -> str:
-        return f"asked {named(self.plan.names, demand)} (units per sub-pool); {why}"
+    def _refuse(self, lengths: Lengths, charge: Demand, reading: Any, purpose: Purpose) -> Admit | Wait | Never:
+        """What does not fit now with the configured chunk limit: it waits, or starts in smaller chunks, or never."""
+        until, promised = self._gives_back(), self.promised()
+        output, room, chunk = lengths[1], self.room, self.prices.chunk_tokens
+        if until:
+            look = (self.chain.snapshot(), room.evictable(), promised, output, chunk)
+            return Wait(self._names, charge, promised, until, lambda: self.prices.longest(*look))
+        self._lock(reading)
+        try:
+            evictable = room.evictable()
+        finally:
+            self._unlock(reading)
+        found = self.prices.largest_chunk(lengths, purpose, room.fitting(promised, evictable))
+        if found is not None:
+            evicts = room.look(tuple(map(add, found[1], promised))) == AFTER
+            return Admit(found[1], evicts, found[0])
+        least = self.prices.by_chunk(lengths, purpose, 1)
+        why = f"asked {named(self._names, least)} (units per sub-pool) in the smallest chunks; that does not fit now"
+        why += ", and nothing is running or under way that would give memory back"
+        return Never(why, self.prices.longest(self.chain.snapshot(), evictable, promised, output, 1))
+
+    def _gives_back(self) -> tuple[str, ...]:
+        """What will give memory back, for people; nothing where nobody has a reason to wait."""
+        ledger = self.chain.ledger
+        counts = (self._starting_count, self.holdings.open_count, ledger.steps.flying, len(ledger.uses))
+        if counts != self._until[0]:
+            listed = [f"{count} {word[count > 1]}" for count, word in zip(counts, GIVES_BACK, strict=True) if count]
+            self._until = (counts, tuple(listed))
+        return self._until[1]
+
+    def _lock(self, entry: Any, locked: list[Any] | None = None) -> None:
+        if entry is not None and self.cache is not None:
+            self.cache.lock(entry)
+            if locked is not None:
+                locked.append(entry)
+
+    def _unlock(self, entry: Any) -> None:
+        if entry is not None and self.cache is not None:
+            self.cache.unlock(entry)

@@ -4,12 +4,14 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import attrs
+
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.assembly.config import EXTRA_BUFFER_LAZY, NO_BUFFER, ArenaConfig, PrefixConfig, StorageConfig
 from kvarena.assembly.loader import call_hook, clearance_of, declared_layers, hook_manager, make, make_policies
 from kvarena.chain.chain import Chain
 from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS, Limits
-from kvarena.planning.plan import Plan, plan_storage
+from kvarena.planning.plan import Plan, capped, plan_storage
 from kvarena.planning.sizing import Sizing, size_plan
 from kvarena.storage.requests import RequestTable
 from kvarena.storage.storage import Storage
@@ -17,9 +19,12 @@ from kvarena.terms.errors import ConfigError, KvarenaError, PluginError
 from kvarena.terms.events import event_log
 from kvarena.terms.layers import Layer
 from kvarena.terms.ports import Device
-from kvarena.terms.units import ceil_div, format_bytes
+from kvarena.terms.units import align_up, ceil_div, format_bytes
 
 _log = event_log()
+
+CHECKPOINT_TOKENS = 64
+"""Tokens between the checkpoints of a prefix cache where neither the config nor the layers say."""
 
 
 def build_storage(
@@ -39,7 +44,7 @@ def build_storage(
     if not layers:
         raise ConfigError(f"{source + ': ' if source else ''}layers: no model and no [[layers]]; one of them is needed")
     plan = plan_arena(layers, config.arena)
-    sizing = size_plan(plan, config.arena.memory, limits_of(config.arena))
+    sizing = size_plan(plan, config.arena.memory, limits_of(config.arena, config.prefix, plan, source=source))
     policies = make_policies(catalog, config.policies, source)
     device: Device = make(catalog, "backends", config.backend, f"{source}: backend" if source else "backend")
     hooks = hook_manager(catalog, config.plugins)
@@ -55,7 +60,7 @@ def build_storage(
     check_bookkeeping(sizing)
     _reserve(device, sizing)
     try:
-        storage = Storage(plan, sizing, device, lambda size: _books(plan, size, make_chain))
+        storage = Storage(plan, sizing, device, lambda size: _books(plan, size, make_chain), prefix=config.prefix)
         device.warm([pool.unit_bytes for pool in plan.sub_pools if pool.unit_bytes])
     except BaseException:
         device.close()
@@ -73,12 +78,19 @@ def build_storage(
 
 def plan_arena(layers: Sequence[Layer], config: ArenaConfig) -> Plan:
     """The plan of these layers under the settings of ``[arena]``."""
-    return plan_storage(layers, page_tokens=config.page_tokens, unit_align=config.unit_align, owner=config.owner)
+    plan = plan_storage(layers, page_tokens=config.page_tokens, unit_align=config.unit_align, owner=config.owner)
+    return capped(plan, config.caps)
 
 
-def limits_of(config: ArenaConfig) -> Limits:
-    """What ``[arena]`` fixes of the sizing."""
-    return Limits(
+def limits_of(
+    config: ArenaConfig, prefix: PrefixConfig | None = None, plan: Plan | None = None, *, source: str = ""
+) -> Limits:
+    """What ``[arena]`` fixes of the sizing and, given the plan, ``[prefix]``.
+
+    Raises:
+        ConfigError: the grid of checkpoints is no multiple of the page size.
+    """
+    limits = Limits(
         context_tokens=config.context_tokens or DEFAULT_CONTEXT_TOKENS,
         max_running=config.max_running,
         state_slots=config.state_slots,
@@ -88,6 +100,30 @@ def limits_of(config: ArenaConfig) -> Limits:
         mirrors=config.mirrors,
         in_flight=config.forwards_in_flight,
     )
+    if prefix is None or plan is None or plan.slots is None or not prefix.share or prefix.strategy == NO_BUFFER:
+        return limits
+    lazy = prefix.strategy == EXTRA_BUFFER_LAZY
+    return attrs.evolve(
+        limits,
+        grid=_grid_of(prefix, plan, source),
+        slots_per_request=limits.slots_per_request if lazy else max(2, limits.slots_per_request),
+        spare_slots=1 if lazy else 0,
+    )
+
+
+def _grid_of(prefix: PrefixConfig, plan: Plan, source: str) -> int:
+    """The tokens between two checkpoints: as asked, or as the layers say, or the default."""
+    asked, size = prefix.checkpoint_tokens, plan.page_tokens
+    if asked is None:
+        own = getattr(plan.slots and plan.slots.lifetime, "checkpoint_interval", None)
+        return align_up(own or CHECKPOINT_TOKENS, size)
+    if asked % size:
+        place = ": ".join(part for part in (source, "prefix.checkpoint_tokens") if part)
+        raise ConfigError(
+            f"{place}: {asked:,} is no multiple of the page size of {size:,} tokens (arena.page_tokens); "
+            f"take {align_up(asked, size):,}, or leave it out"
+        )
+    return asked
 
 
 def check_bookkeeping(sizing: Sizing) -> None:
@@ -127,11 +163,13 @@ def _books(plan: Plan, sizing: Sizing, make_chain: Callable[..., Chain]) -> tupl
     check_bookkeeping(sizing)
     # any free byte may become a slot, so there are ids for as many as the arena could hold
     slot_ids = sizing.arena_bytes // plan.slots.unit_bytes if plan.slots else 0
-    chain = make_chain(sizing.arena_bytes, slot_count=slot_ids)
+    chain, limits = make_chain(sizing.arena_bytes, slot_count=slot_ids), sizing.limits
     table = RequestTable(
         sizing.running,
         ceil_div(sizing.context_tokens, plan.page_tokens) if plan.token_pools else 0,
         pools=len(plan.sub_pools),
-        slots_per_row=sizing.limits.slots_per_request if plan.slots else 0,
+        slots_per_row=limits.slots_per_request if plan.slots else 0,
+        spare_slots=limits.spare_slots if plan.slots else 0,
+        live_slots=1 if plan.slots and limits.grid is not None else None,
     )
     return chain, table

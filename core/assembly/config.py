@@ -23,6 +23,7 @@ __all__ = [
     "Choice",
     "PluginsConfig",
     "PoliciesConfig",
+    "PrefixConfig",
     "SettingError",
     "StorageConfig",
     "at_least",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 CONFIG_VERSION = 1
+NO_BUFFER, EXTRA_BUFFER, EXTRA_BUFFER_LAZY = STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 ARENA_BYTES_MAX = 16 * 1024**4
 
 
@@ -99,6 +101,8 @@ class ArenaConfig:
     sizing. ``slots_per_request`` follows the checkpoint strategy; ``scratch_slots_per_request`` are taken
     on top for drafts. ``mirrors`` keeps and charges a device copy of the id maps and request rows.
     ``forwards_in_flight`` may be launched before the oldest one's result is processed; with 0 none overlaps.
+    ``caps`` names the most units of a sub-pool that may be live at once, such as ``{state = 64}``; the others share
+    the arena as far as it goes.
     """
 
     memory: Bytes = attrs.field(converter=parse_bytes)
@@ -113,6 +117,13 @@ class ArenaConfig:
     scratch_slots_per_request: int = attrs.field(default=0, validator=at_least(0, 1 << 20))
     mirrors: bool = True
     forwards_in_flight: int = attrs.field(default=0, validator=at_least(0, 64))
+    caps: Mapping[str, int] = attrs.field(factory=dict)
+
+    @caps.validator
+    def _caps_are_counts(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        for name, units in value.items():
+            if not isinstance(units, int) or isinstance(units, bool) or units < 1:
+                raise SettingError(f"caps.{name}", f"must be a whole number of units >= 1, not {units!r}")
 
     @memory.validator
     def _memory_is_sane(self, attribute: "attrs.Attribute[int]", value: int) -> None:
@@ -139,6 +150,29 @@ class PoliciesConfig:
     holes: Choice = attrs.field(default=Choice("nearest"), converter=choice_of)
     compaction: Choice = attrs.field(default=Choice("lazy"), converter=choice_of)
     placement: Choice = attrs.field(default=Choice("middle"), converter=choice_of)
+
+
+@attrs.frozen(kw_only=True)
+class PrefixConfig:
+    """``[prefix]``: whether requests share prefixes, and what is kept of their states.
+
+    ``strategy``: ``no_buffer`` keeps the state of a request's end alone; ``extra_buffer`` keeps copies on a grid, for
+    which each request has a second slot; with ``extra_buffer_lazy`` it takes one only when it is there. The grid is
+    every ``checkpoint_tokens``, a multiple of the page size; None takes the layers' own ``checkpoint_interval``, or
+    64, raised to a multiple. ``eviction`` is the policy that says which entry goes first; ``cache_outputs`` keeps what
+    was generated too.
+    """
+
+    share: bool = False
+    strategy: str = attrs.field(default=EXTRA_BUFFER)
+    checkpoint_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 40))
+    eviction: Choice = attrs.field(default=Choice("lru"), converter=choice_of)
+    cache_outputs: bool = True
+
+    @strategy.validator
+    def _strategy_is_known(self, attribute: "attrs.Attribute[str]", value: str) -> None:
+        if value not in STRATEGIES:
+            raise SettingError("strategy", f"unknown value {value!r}; choose one of: {', '.join(STRATEGIES)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -181,6 +215,7 @@ class StorageConfig:
     version: int = attrs.field(default=CONFIG_VERSION, validator=known_version)
     backend: Choice = attrs.field(default=Choice("cpu"), converter=choice_of)
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
+    prefix: PrefixConfig = attrs.field(factory=PrefixConfig)
     checks: ChecksConfig = attrs.field(factory=ChecksConfig)
     plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
     layers: tuple[Mapping[str, Any], ...] = attrs.field(default=(), converter=tuple)

@@ -2,14 +2,14 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import pluggy
 
 from kvarena.assembly import hookspecs
 from kvarena.assembly.catalog import KINDS, Catalog
-from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, StorageConfig
+from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, PrefixConfig, StorageConfig
 from kvarena.assembly.structuring import SettingError, structure
 from kvarena.ledger.clearance import CLEARANCE, Clearance, Extension
 from kvarena.terms.errors import ConfigError, KvarenaError, PluginError, nearest
@@ -19,12 +19,25 @@ from kvarena.terms.lifetimes import Lifetime
 from kvarena.terms.marks import PROJECT
 from kvarena.terms.ports import Policies
 
-_ROLES: Mapping[str, tuple[str, str]] = {
-    "holes": ("open", "hole order"),
-    "compaction": ("moves", "compaction policy"),
-    "placement": ("start", "placement policy"),
+
+class _Sort(NamedTuple):
+    """One sort of policy: what it has, and has not, that tells it from the others; and the word for one."""
+
+    word: str
+    has: str
+    lacks: str = ""
+
+    def fits(self, policy: Any) -> bool:
+        return hasattr(policy, self.has) and not (self.lacks and hasattr(policy, self.lacks))
+
+
+_ROLES: Mapping[str, _Sort] = {
+    "policies.holes": _Sort("hole order", "open", lacks="splits"),
+    "policies.compaction": _Sort("compaction policy", "moves"),
+    "policies.placement": _Sort("placement policy", "start"),
+    "prefix.eviction": _Sort("eviction policy", "splits"),
 }
-"""Each setting of ``[policies]``: the method that makes a policy fit for it, and the word for one."""
+"""Each setting that names a policy, and the sort that it needs."""
 
 LAYERS_MAX = 1 << 20
 
@@ -78,17 +91,32 @@ def make_policies(catalog: Catalog, config: PoliciesConfig, source: str = "") ->
         ConfigError: a policy of another sort, or a setting that it does not have.
         PluginError: no usable policy has the name.
     """
-    made = {}
-    for role, (method, word) in _ROLES.items():
-        place = ": ".join(part for part in (source, f"policies.{role}") if part)
-        choice = getattr(config, role)
-        made[role] = make(catalog, "policies", choice, place)
-        if not callable(getattr(made[role], method, None)):
-            fit = [name for name in catalog.names("policies") if hasattr(_loaded(catalog, name), method)]
-            raise ConfigError(
-                f"{place}: {choice.name!r} is no {word}, it has no method {method!r}; choose one of: {', '.join(fit)}"
-            )
-    return Policies(made["holes"], made["compaction"], made["placement"])
+    made = [
+        _policy(catalog, f"policies.{role}", getattr(config, role), source)
+        for role in ("holes", "compaction", "placement")
+    ]
+    return Policies(*made)
+
+
+def make_eviction(catalog: Catalog, config: PrefixConfig, source: str = "") -> Any:
+    """The policy that ``[prefix] eviction`` names: which entry of a prefix cache goes first.
+
+    Raises:
+        ConfigError: a policy of another sort, or a setting that it does not have.
+        PluginError: no usable policy has the name.
+    """
+    return _policy(catalog, "prefix.eviction", config.eviction, source)
+
+
+def _policy(catalog: Catalog, role: str, choice: Choice, source: str) -> Any:
+    """The policy that a setting names."""
+    place = ": ".join(part for part in (source, role) if part)
+    made, sort = make(catalog, "policies", choice, place), _ROLES[role]
+    if not sort.fits(made):
+        fit = [name for name in catalog.names("policies") if sort.fits(_loaded(catalog, name))]
+        lack = f"has no method {sort.has!r}" if not hasattr(made, sort.has) else "is of another sort"
+        raise ConfigError(f"{place}: {choice.name!r} is no {sort.word}, it {lack}; choose one of: {', '.join(fit)}")
+    return made
 
 
 def _loaded(catalog: Catalog, name: str) -> Any:

@@ -14,7 +14,8 @@ class Grid:
     """The grid of one sub-pool: page p is bytes ``[p * unit_bytes, (p + 1) * unit_bytes)`` of the arena.
 
     ``first`` to ``stop``: the pages that may be handed out. ``end``: where the band is anchored, None for a
-    float or a sub-pool without bytes. ``sink_page``: what unbound ids read; never handed out.
+    float or a sub-pool without bytes. ``sink_page``: what unbound ids read; never handed out. ``cap``: the most pages
+    that may be live at once, where something else than the bytes limits them.
     """
 
     name: str
@@ -26,6 +27,13 @@ class Grid:
     sink_page: int
     id_count: int
     zero_on_take: bool
+    cap: int | None = None
+
+    def why_no_more(self, left: int) -> str:
+        """What limits a band of which so many more units may be live."""
+        if self.cap is None or self.cap >= self.id_count:
+            return f"{self.name} has {left} ids left"
+        return f"{self.name} has {left} units left under its cap of {self.cap}"
 
 
 def chain_grids(plan: Plan, arena_bytes: int, slot_count: int) -> tuple[Grid, ...]:
@@ -56,4 +64,4 @@ def _grid(pool: SubPool, arena_bytes: int, usable: range, *, id_count: int, end:
             f"({unit:,} B) beside the sinks; give it more memory"
         )
     sink = 0 if pool.is_slots else pages - 1
-    return Grid(pool.name, unit, end, first, stop, pages, sink, id_count, pool.zero_on_take)
+    return Grid(pool.name, unit, end, first, stop, pages, sink, id_count, pool.zero_on_take, pool.cap)

@@ -45,6 +45,11 @@ class IdBand:
         """Give back those of these ids that are taken."""
         self.ids.unbind_among(ids)
 
+    def rebind(self, sources: IntArray, targets: IntArray) -> None:
+        """The others are taken in the stead of these ids."""
+        self.ids.unbind(sources)
+        self.ids.bind(targets, targets)
+
     def check_free(self, ids: IntArray) -> None:
         """These ids can be freed: each is taken and named once. Nothing changes."""
         self.ids.check_bound(ids)

@@ -41,12 +41,18 @@ class Span(ABC):
         self.vacated = Batches()
         self.still = Still(grid.name, self._forget)
         self._named = (grid.name, grid.unit_bytes, grid.end)
+        self._live_max = ids.id_count if grid.cap is None else min(ids.id_count, grid.cap)
         self._shot: BandShot | None = None
 
     @property
     def live(self) -> int:
         """How many pages have an id."""
         return self.ids.bound
+
+    @property
+    def room(self) -> int:
+        """How many more pages may be live: as many as there are ids left for, and under the cap."""
+        return self._live_max - self.ids.bound
 
     @property
     def free_count(self) -> int:
@@ -128,6 +134,10 @@ class Span(ABC):
             fixed = pages[among(pages, self.still.fixed)]
             invariant("band.free_outside_reservation", not len(fixed), sub_pool=self.grid.name, fixed=fixed)
 
+    def rebind(self, sources: IntArray, targets: IntArray) -> None:
+        """The pages of these ids are the others' from here on. No page moves, and no count changes."""
+        self.ids.rehome(sources, targets)
+
     def process(self, forward: int) -> bool:
         """This forward and all before it are over: what waited for them is holes. Whether anything did."""
         pages = [batches.through(forward) for batches in (self.pending, self.vacated) if batches.count]
@@ -152,6 +162,7 @@ class Span(ABC):
         """The sum holds, the maps agree, and every unowned page of the span is what one list says."""
         grid = self.grid
         self.ids.verify()
+        invariant("band.above_its_cap", self.room >= 0, sub_pool=grid.name, live=self.live, most=self._live_max)
         inside = self.still.reserved
         invariant(
             "band.sum", self.live + len(self.holes) + self.pending.count + self.vacated.count + len(inside)
@@ -226,6 +237,6 @@ class Span(ABC):
 
     def _shot_of(self, immovable: IntArray, holes: int, reserved: int) -> BandShot:
         low, high = (int(immovable[0]), int(immovable[-1]) + 1) if len(immovable) else (0, 0)
-        live, ids = self.ids.bound, self.ids.id_count
-        counts = (live, holes, self.start, self.stop, ids - live, self.pending.count, self.vacated.count, reserved)
+        live, most = self.ids.bound, self._live_max
+        counts = (live, holes, self.start, self.stop, most - live, self.pending.count, self.vacated.count, reserved)
         return tuple.__new__(BandShot, (*self._named, *counts, low, high))

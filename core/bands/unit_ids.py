@@ -172,6 +172,17 @@ class UnitIds:
         if self.changed is not None:
             self.changed.append(ids)
 
+    def rehome(self, sources: IntArray, targets: IntArray) -> None:
+        """The pages of ids that are bound belong to ids that are not, one for one: other ids, the same pages."""
+        pages = self._pages[sources]
+        if self._owners[pages].tobytes() != sources.tobytes():
+            fail("band.free_of_bound_page", ids=sources, pages=pages)
+        self._pages[sources] = self.sink_page
+        self._pages[targets] = pages
+        self._owners[pages] = targets
+        if self.changed is not None:
+            self.changed += (sources, targets)
+
     def verify(self) -> None:
         """The two maps are inverse to each other and agree with the count."""
         owned = (self._owners >= 0).nonzero()[0]

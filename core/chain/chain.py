@@ -24,7 +24,7 @@ from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_p
 from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
-from kvarena.terms.doors import whole, whole_answer, wholes
+from kvarena.terms.doors import line, whole, whole_answer, wholes
 from kvarena.terms.invariants import OFF, STRICT, WARN, fail, invariant
 from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
@@ -210,6 +210,28 @@ class Chain:
         if sources:
             self._changed()
 
+    def rebind(self, name: str, sources: IntArray, targets: IntArray) -> None:
+        """In one sub-pool, the pages of ``sources`` are bound to ``targets`` from here on, one for one.
+
+        Nothing is taken, freed or copied, so it never refuses, whatever runs: work under way knows pages, not ids.
+
+        Raises:
+            InvariantError: the sub-pool mints ids; a source has no page there, or a target has one, was not minted, or
+                is named twice; a page is reserved, or a receive of it is not published. Nothing has changed.
+        """
+        self._begin("rebind")
+        band, minter = self.bands[name], self._minter_of[name]
+        sources, targets = line(sources, "chain.rebind: sources"), line(targets, "chain.rebind: targets")
+        invariant("chain.rebind_pairs", len(sources) == len(targets), sources=sources, targets=targets)
+        if not len(sources):
+            return
+        invariant("chain.rebind_by_the_minter", band is not minter.owner, sub_pool=name, cure="take and free")
+        minter.check_rebind(band, sources, targets)
+        kept = self.usage.is_kept_by_id(name, sources)
+        invariant("chain.rebind_of_reserved_page", not kept, sub_pool=name, ids=sources)
+        band.rebind(sources.copy(), targets.copy())
+        self.epoch += 1
+
     # -- time
 
     def process(self, forward: Forward) -> None:
@@ -318,7 +340,8 @@ class Chain:
         snapshot = self.snapshot()
         asked = [(shot, count) for shot, count in zip(snapshot.bands, counts, strict=True) if count]
         self.counters.refuse({shot.name: count for shot, count in asked})
-        short = [f"{shot.name} has {shot.ids_free} ids left" for shot, count in asked if count > shot.ids_free]
+        grids = {name: band.grid for name, band in self.bands.items()}
+        short = [grids[shot.name].why_no_more(shot.ids_free) for shot, count in asked if count > shot.ids_free]
         if minter is not None:
             short = [f"{minter.name} has {minter.pool.free} ids left"]
         return Refused(

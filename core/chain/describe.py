@@ -26,7 +26,7 @@ def stats(chain: Chain) -> Mapping[str, Mapping[str, int]]:
 
     Always: live + holes + pending + vacated + reserved == span. ``fixed``: pages that may not move, with an id or
     without. ``moves`` and ``refusals`` count since the chain was laid out: pages moved, and refused takes that asked
-    for this sub-pool. ``ids_free``: how many more ids can be bound.
+    for this sub-pool. ``ids_free``: how many more ids can be bound, a cap of the band included.
     """
     moved, refused = chain.counters.moved_by, chain.counters.refused_by
     return {

@@ -13,6 +13,7 @@ from kvarena.planning.plan import Plan
 from kvarena.planning.pricing import Arrangement
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
+from kvarena.terms.members import is_once
 from kvarena.terms.ports import IntArray
 
 
@@ -40,6 +41,7 @@ class Minter:
         self.owner, self.others = bands[-1], bands[:-1]
         self._loose = np.zeros(pool.count, dtype=np.bool_)  # out, and not bound by the owner
         self._spans = [band for band in bands if not isinstance(band, IdBand)]
+        self._capped = [band for band in self._spans if band.grid.cap is not None]
 
     def mint(self, count: int) -> IntArray | None:
         """Ids that nobody holds; None if fewer are free."""
@@ -63,6 +65,15 @@ class Minter:
         """Every id that a take names for one of the bands was minted and is out."""
         out = self._loose[ids] | self.owner.ids.is_bound(ids)
         invariant("chain.take_of_id_not_minted", out.all(), sub_pool=name, minted_by=self.name, ids=ids[~out])
+
+    def check_rebind(self, band: AnyBand, sources: IntArray, targets: IntArray) -> None:
+        """Each source has a page in this band, each target is out and has none, and none is named twice."""
+        ids, count = band.ids, self.pool.count
+        bound = within(sources, count) and ids.is_bound(sources).all() and is_once(sources)
+        invariant("chain.window_segment_bound", bound, sub_pool=band.grid.name, ids=sources)
+        loose = within(targets, count) and not ids.is_bound(targets).any() and is_once(targets)
+        invariant("chain.rebind_onto_bound_id", loose, sub_pool=band.grid.name, ids=targets)
+        self.check_take(band.grid.name, targets)
 
     def bound(self, ids: IntArray) -> None:
         """The owner bound ids that were minted by ``mint``."""
@@ -94,8 +105,11 @@ class Minter:
         """Whether so many ids can be minted, and bound in every band without growing it."""
         if count > self.pool.free:
             return False
-        for band in self._spans:  # noqa: SIM110 - a generator costs as much as the rest of a take
+        for band in self._spans:
             if len(band.holes) < count > band.free_count:
+                return False
+        for band in self._capped:  # noqa: SIM110 - a generator costs as much as the rest of a take
+            if count > band.room:
                 return False
         return True
 

@@ -65,6 +65,14 @@ class Usage:
         self.any_fixed = any(len(other.still.fixed) for other in self._bands.values() if not isinstance(other, IdBand))
         self._changed()
 
+    def is_kept_by_id(self, name: str, ids: IntArray) -> bool:
+        """Whether whoever keeps one of these ids' pages finds it by its id: a reservation, a receive not published."""
+        band = self._bands[name]
+        if isinstance(band, IdBand) or not (self.any_fixed or self._held):
+            return False
+        held = [use.pages[name].pages for use in self._held if name in use.pages]
+        return bool(among(band.ids.pages_of(ids), np.concatenate((band.still.fixed, *held))).any())
+
     # -- uses
 
     def record(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import attrs
 
-from kvarena.planning.demand import decode_demand
+from kvarena.planning.demand import check_grid, decode_demand
 from kvarena.planning.mirroring import ID_BYTES, mirror_shape
 from kvarena.planning.packing import check_countable, packs
 from kvarena.planning.plan import Plan
@@ -20,6 +20,9 @@ class Limits:
 
     ``context_tokens``: the longest sequence a row can hold, and the length that concurrency is counted at.
     ``slots_per_request``: state slots of a running request (2 where checkpoints are tracked in a spare).
+    ``spare_slots``: places for more slots that a row has and nobody is charged for (checkpoints tracked lazily).
+    ``grid``: tokens between the checkpoints of a prefix cache, a multiple of the page size, which windows are kept
+    for; None where nothing is shared or no state is kept.
     ``scratch_slots_per_request``: state slots outside the arena for drafts, one set more than requests run.
     ``row_bytes``: request-scoped device memory that plugins register. ``mirrors``: charge the device's
     copies of the id maps and request rows; a device without bytes has none. ``in_flight``: the most forwards that are
@@ -35,6 +38,13 @@ class Limits:
     row_bytes: int = 0
     mirrors: bool = True
     in_flight: int = 0
+    grid: int | None = None
+    spare_slots: int = 0
+
+    @property
+    def slot_places(self) -> int:
+        """The places for slots that a request row has."""
+        return self.slots_per_request + self.spare_slots
 
 
 def most(holds: Callable[[int], bool], limit: int) -> int:
@@ -57,11 +67,17 @@ class Charges:
     """
 
     def __init__(self, plan: Plan, budget_bytes: int, limits: Limits) -> None:
+        """Raises:
+        PlanError: the checkpoint grid is no multiple of the page size.
+        """
+        check_grid(limits.grid, plan.page_tokens)
         self.plan = plan
         self.budget_bytes = budget_bytes
         self.limits = limits
         self.row_pages = ceil_div(limits.context_tokens, plan.page_tokens)
-        self.per_request = decode_demand(plan, limits.context_tokens, slots_per_request=limits.slots_per_request)
+        self.per_request = decode_demand(
+            plan, limits.context_tokens, slots_per_request=limits.slots_per_request, grid=limits.grid
+        )
         self.primary = plan.primary
 
     # -- terms
@@ -76,7 +92,7 @@ class Charges:
         slots, limits = self.plan.slots, self.limits
         shape = mirror_shape(
             self.plan, arena_bytes=arena_bytes, running=running, row_pages=self.row_pages,
-            slots_per_request=limits.slots_per_request, in_flight=limits.in_flight,
+            slots_per_request=limits.slot_places, in_flight=limits.in_flight,
         )  # fmt: skip
         mirrors = ID_BYTES if limits.mirrors else 0
         return {
@@ -100,7 +116,7 @@ class Charges:
         """
         ids = self.plan.owner_ids(arena_bytes)
         columns = 15 + len(self.plan.sub_pools)
-        total = running * (self.row_pages + self.limits.slots_per_request + columns) * 8
+        total = running * (self.row_pages + self.limits.slot_places + columns) * 8
         for pool in self.plan.sub_pools:
             pages = arena_bytes // pool.unit_bytes if pool.unit_bytes else ids
             minted = (pages if pool.is_slots else ids) if pool.is_slots or pool.name == self.plan.owner else 0
@@ -147,6 +163,8 @@ def check_limits(charges: Charges) -> None:
         value = getattr(limits, name)
         if value is not None and value < 1:
             raise PlanError(f"{name} = {value}: it must be at least 1")
+    if limits.spare_slots < 0:
+        raise PlanError(f"spare_slots = {limits.spare_slots}: it must be at least 0")
     if limits.state_share is not None and not 0 < limits.state_share < 1:
         raise PlanError(f"state_share = {limits.state_share}: it is a share of the arena, between 0 and 1")
     if limits.state_slots is not None and limits.state_share is not None:
@@ -164,6 +182,11 @@ def check_floor(charges: Charges) -> None:
     units = charges.floor_units()
     if charges.fits(1, units):
         return
+    for pool, count in zip(charges.plan.sub_pools, units, strict=True):
+        if pool.cap is not None and count > pool.cap:
+            raise PlanError(
+                f"caps: one request holds {count:,} units of {pool.name!r} at once; its cap is {pool.cap:,}, raise it"
+            )
     terms = {**charges.fixed(1, charges.arena(1)), **_sinks(charges.plan)}
     for pool, count in zip(charges.plan.sub_pools, units, strict=True):
         terms[f"{pool.name}: {count} x {pool.unit_bytes:,} B"] = count * pool.unit_bytes

@@ -1,32 +1,117 @@
-"""What one request needs of each sub-pool, in whole units: the one price, wherever it is asked."""
+"""What one request needs of each sub-pool, in whole units: the one price, wherever it is asked.
 
-import functools
+A request's life, as it is priced:  1. it starts with the rows that a cache holds for it; those are not its own.
+                                    2. its prompt is forwarded in chunks, or arrives whole.
+                                    3. it grows by one row a step.
+Before each step rows are let go of at the present length; then the step's rows are taken. The price is the most
+that is held at one moment.
+"""
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import attrs
 import numpy as np
 
-from kvarena.planning.plan import Plan, SubPool
-from kvarena.terms import ranges
-from kvarena.terms.lifetimes import Full, Lifetime, common_multiple, prefix_floor, repeats
-from kvarena.terms.ports import IntArray
-from kvarena.terms.units import ceil_div
+from kvarena.planning.peaks import chunk_stop, chunk_stops, peak_pages, whole_pages
+from kvarena.planning.plan import Plan
+from kvarena.terms.errors import KvarenaError, PlanError
+from kvarena.terms.lifetimes import Lifetime
 
-BLOCK_STEPS = 1 << 16
-"""So many steps of a request's life are looked at together: a long context must not cost memory."""
+__all__ = [
+    "DEMAND_RULES", "Demand", "Purpose", "RequestShape", "Rule", "check_grid", "chunk_stop", "chunk_stops",
+    "decode_demand", "decode_peak_pages", "peak_pages", "request_demand", "whole_pages",
+]  # fmt: skip
 
 Demand = tuple[int, ...]
 """Units per sub-pool, in chain order."""
 
 
-@attrs.frozen
-class RequestShape:
-    """A request as admission sees it: a prompt forwarded in chunks, then one token a step.
+class Purpose(enum.Enum):
+    """Why a price is asked. Each has its row in ``DEMAND_RULES``."""
 
-    ``output_tokens`` are those that it may still generate; the last one sampled needs no row.
+    CEILING = "ceiling"
+    """Can it be served at all? What an arriving request is clipped or refused by."""
+    ADMIT = "admit"
+    """May it start now?"""
+    LOAD_BACK = "load back"
+    """May its rows be brought back from the host, and the step after that be taken?"""
+    DECODE_PREALLOC = "decode prealloc"
+    """May a decode node receive its prompt's rows? Also what a running request may still need past its prompt."""
+
+
+@attrs.frozen
+class Rule:
+    """How a purpose prices.
+
+    ``arrives_whole``: the prompt's rows come at once, windows with what is needed behind them; else in chunks.
+    ``whole_output``: all that may be generated is charged; else the expected part. ``first_step``: the row of the step
+    after the prompt is charged in any case.
     """
 
-    prompt_tokens: int = attrs.field(validator=attrs.validators.ge(1))
-    output_tokens: int = attrs.field(validator=attrs.validators.ge(0))
+    arrives_whole: bool = False
+    whole_output: bool = False
+    first_step: bool = False
+
+    def output(self, output_tokens: int, output_fraction: float) -> int:
+        """The output tokens that are charged; at least one of an expected part."""
+        return output_tokens if self.whole_output else expected(output_tokens, output_fraction)
+
+    def rows(self, prompt_tokens: int, output_tokens: int) -> int:
+        """The rows that are ever written for so many output tokens: the last one sampled needs none."""
+        return prompt_tokens + max(output_tokens - 1, int(self.first_step), 0)
+
+
+DEMAND_RULES: Mapping[Purpose, Rule] = MappingProxyType(
+    {
+        Purpose.CEILING: Rule(whole_output=True),
+        Purpose.ADMIT: Rule(),
+        Purpose.LOAD_BACK: Rule(arrives_whole=True, first_step=True),
+        Purpose.DECODE_PREALLOC: Rule(arrives_whole=True),
+    }
+)
+
+
+def _whole(value: Any) -> Any:
+    """A count of few bits as a Python int; what is no count stays as it is, for the check."""
+    return value.__index__() if hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_)) else value
+
+
+def _count(least: int, default: Any = attrs.NOTHING) -> Any:
+    """A field that is a whole number, at least ``least``."""
+
+    def check(_: Any, attribute: Any, value: Any) -> None:
+        if type(value) is not int or value < least:
+            raise KvarenaError(
+                f"a request's {attribute.name} is {value!r}; it must be a whole number of at least {least}"
+            )
+
+    return attrs.field(default=default, validator=check, converter=_whole)
+
+
+@attrs.frozen
+class RequestShape:
+    """A request as admission sees it: a prompt, of which a cache may hold the first rows, then one token a step.
+
+    ``output_tokens`` are those that it may still generate; the last one sampled needs no row. ``cached_tokens``: whole
+    pages, fewer than the prompt has; the request owns what comes after them.
+
+    Raises:
+        KvarenaError: one of them is no such number; it names the value.
+    """
+
+    prompt_tokens: int = _count(1)
+    output_tokens: int = _count(0)
+    cached_tokens: int = _count(0, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        if self.cached_tokens >= self.prompt_tokens:
+            raise KvarenaError(
+                f"a request's cached_tokens are {self.cached_tokens} of a prompt of {self.prompt_tokens}; at least one "
+                "token must be left to compute"
+            )
 
     @property
     def rows(self) -> int:
@@ -34,78 +119,70 @@ class RequestShape:
         return self.prompt_tokens + max(0, self.output_tokens - 1)
 
 
-def request_demand(plan: Plan, shape: RequestShape, *, chunk_tokens: int, slots_per_request: int = 1) -> Demand:
-    """The most units of each sub-pool that the request holds at one moment of its life.
+def request_demand(
+    plan: Plan,
+    shape: RequestShape,
+    purpose: Purpose = Purpose.ADMIT,
+    *,
+    chunk_tokens: int,
+    slots_per_request: int = 1,
+    grid: int | None = None,
+    output_fraction: float = 1.0,
+) -> Demand:
+    """The most units of each sub-pool that the request holds at one moment of its life, its own pages alone.
 
     Rows that fell out of a window are freed before the next rows are taken; under overlap a page retired
-    below a running forward counts as free, so the same bound holds there.
+    below a running forward counts as free, so the same bound holds there. With a ``grid``, a window's rows stay until
+    the next grid point is complete, and chunks stop at grid points: the bound holds whether a checkpoint is taken there
+    or not.
+
+    Args:
+        chunk_tokens: the most prompt tokens of a step.
+        grid: tokens between checkpoints, a multiple of the page size; None where none are taken.
+        output_fraction: the share of its output that a request is expected to use; see the purpose's rule.
+
+    Raises:
+        KvarenaError: the cached tokens are no whole pages; the grid is no multiple of the page size.
     """
-    return tuple(_units(pool, shape, chunk_tokens, slots_per_request) for pool in plan.sub_pools)
-
-
-def decode_demand(plan: Plan, length: int, *, slots_per_request: int = 1) -> Demand:
-    """The most units of each sub-pool that a request holds while it grows token by token to ``length`` rows."""
-    return request_demand(plan, RequestShape(1, length), chunk_tokens=1, slots_per_request=slots_per_request)
-
-
-def _units(pool: SubPool, shape: RequestShape, chunk_tokens: int, slots_per_request: int) -> int:
-    if pool.page_tokens is None:
-        return slots_per_request
-    return peak_pages(pool.lifetime, pool.page_tokens, shape.prompt_tokens, shape.rows, max(1, chunk_tokens))
-
-
-@functools.lru_cache(maxsize=65536)
-def peak_pages(lifetime: Lifetime, page_tokens: int, prompt_tokens: int, rows: int, chunk_tokens: int) -> int:
-    """The most pages that a sequence holds while it grows: by chunks to the prompt's end, then by single rows.
-
-    The step from length a to b holds every page of rows below b that are not wholly retired at a.
-    """
-    if isinstance(lifetime, Full):
-        return ceil_div(rows, page_tokens)
-    peak = 0
-    prompt_tokens, rows = _without_repeats(lifetime, page_tokens, prompt_tokens, rows, chunk_tokens)
-    for first in range(0, prompt_tokens, chunk_tokens * BLOCK_STEPS):
-        starts = np.arange(first, min(first + chunk_tokens * BLOCK_STEPS, prompt_tokens), chunk_tokens, dtype=np.int64)
-        stops = np.minimum(starts + chunk_tokens, prompt_tokens)
-        peak = max(peak, int(_pages_held(lifetime, page_tokens, starts, stops).max()))
-    for first in range(prompt_tokens, rows, BLOCK_STEPS):
-        starts = np.arange(first, min(first + BLOCK_STEPS, rows), dtype=np.int64)
-        peak = max(peak, int(_pages_held(lifetime, page_tokens, starts, starts + 1).max()))
-    return peak
-
-
-def _without_repeats(
-    lifetime: Lifetime, page_tokens: int, prompt_tokens: int, rows: int, chunk_tokens: int
-) -> tuple[int, int]:
-    """The prompt and rows of a shorter sequence with the same peak: what only repeats in the middle is left out."""
-    found = repeats(lifetime)
-    if found is None:
-        return prompt_tokens, rows
-    settled, period = found[0], common_multiple((found[1], page_tokens, chunk_tokens))
-    answer = min(max(0, rows - prompt_tokens), settled + period)
-    spare = max(0, prompt_tokens - settled - period - 2 * chunk_tokens)
-    prompt_tokens -= spare - spare % period
-    return prompt_tokens, prompt_tokens + answer
-
-
-def decode_peak_pages(lifetime: Lifetime, page_tokens: int, length: int) -> int:
-    """The most pages of a sequence that grows row by row to ``length`` rows."""
-    return peak_pages(lifetime, page_tokens, 1, length, 1)
-
-
-def _pages_held(lifetime: Lifetime, page_tokens: int, starts: IntArray, stops: IntArray) -> IntArray:
-    last = -(-stops // page_tokens)
-    floor = prefix_floor(lifetime, starts)
-    if floor is not None:
-        return last - floor // page_tokens
-    gone = [whole_pages(lifetime.retired(0, start), page_tokens) for start in starts.tolist()]
-    return last - np.array([sum(map(len, pages)) for pages in gone], dtype=np.int64)
-
-
-def whole_pages(rows: tuple[range, ...], page_tokens: int) -> tuple[range, ...]:
-    """The pages of which every row lies in ``rows``."""
+    rule = DEMAND_RULES[purpose]
+    check_grid(grid, plan.page_tokens)
+    if shape.cached_tokens % plan.page_tokens:
+        raise KvarenaError(
+            f"a request's cached_tokens are {shape.cached_tokens}; they must be whole pages of {plan.page_tokens}"
+        )
+    prompt = shape.prompt_tokens
+    rows = rule.rows(prompt, rule.output(shape.output_tokens, output_fraction))
+    chunk = None if rule.arrives_whole else max(1, chunk_tokens)
     return tuple(
-        pages
-        for piece in ranges.merge(rows)
-        if (pages := range(ceil_div(piece.start, page_tokens), piece.stop // page_tokens))
+        slots_per_request
+        if pool.page_tokens is None
+        else peak_pages(
+            pool.lifetime, pool.page_tokens, prompt, rows, chunk, cached_tokens=shape.cached_tokens, grid=grid
+        )
+        for pool in plan.sub_pools
     )
+
+
+def decode_demand(plan: Plan, length: int, *, slots_per_request: int = 1, grid: int | None = None) -> Demand:
+    """The most units of each sub-pool that a request holds while it grows token by token to ``length`` rows."""
+    return request_demand(plan, RequestShape(1, length), chunk_tokens=1, slots_per_request=slots_per_request, grid=grid)
+
+
+def decode_peak_pages(lifetime: Lifetime, page_tokens: int, length: int, *, grid: int | None = None) -> int:
+    """The most pages of a sequence that grows row by row to ``length`` rows."""
+    return peak_pages(lifetime, page_tokens, 1, length, 1, grid=grid)
+
+
+def expected(output_tokens: int, output_fraction: float) -> int:
+    """The share of an output that a request is charged for; at least one token."""
+    return max(1, round(output_tokens * output_fraction))
+
+
+def check_grid(grid: int | None, page_tokens: int) -> None:
+    """Checkpoints lie at the ends of pages.
+
+    Raises:
+        PlanError: they would not.
+    """
+    if grid is not None and (grid < 1 or grid % page_tokens):
+        raise PlanError(f"grid = {grid}: checkpoints lie at the ends of pages; use a multiple of {page_tokens}")

@@ -49,7 +49,7 @@ def check_countable(pool: SubPool, pages: int) -> None:
 
 
 def packs(plan: Plan, arena_bytes: int, units: Sequence[int]) -> bool:
-    """Whether an empty arena serves these units per sub-pool, in chain order, each on its own grid.
+    """Whether an empty arena serves these units per sub-pool, in chain order, each on its own grid and within its cap.
 
     Packed to the left, the last band ends on its own grid too, so its anchor at the high end changes nothing.
     """
@@ -57,5 +57,7 @@ def packs(plan: Plan, arena_bytes: int, units: Sequence[int]) -> bool:
     position = usable.start
     for pool, count in zip(plan.sub_pools, units, strict=True):
         if count:
+            if pool.cap is not None and count > pool.cap:
+                return False
             position = align_up(position, pool.unit_bytes) + count * pool.unit_bytes
     return position <= usable.stop

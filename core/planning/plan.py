@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import attrs
 
-from kvarena.terms.errors import PlanError
+from kvarena.terms.errors import PlanError, nearest
 from kvarena.terms.fields import zeroes_on_take
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import WINDOW_RANK, Lifetime, Union, common_multiple, outlives
@@ -45,7 +45,8 @@ class SubPool:
     """One kind of memory: all parts of one lifetime, stored unit by unit.
 
     ``entry_bytes`` is what a token (or a request, for a slot) costs in layer fields alone, as an exact
-    fraction where a part keeps one entry per k tokens; ``unit_bytes`` is what a unit really spans.
+    fraction where a part keeps one entry per k tokens; ``unit_bytes`` is what a unit really spans. ``cap``: the
+    most units that may be live at once; None where the arena alone limits them.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SubPool:
     unit_bytes: int
     zero_on_take: bool
     draft: bool = False
+    cap: int | None = None
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -174,6 +176,21 @@ def plan_storage(
         tree_slots=_tree_slots(pools),
         shared_layers=tuple((layer.index, layer.shares) for layer in layers if layer.shares is not None),
     )
+
+
+def capped(plan: Plan, caps: Mapping[str, int]) -> Plan:
+    """The plan with at most so many units of these sub-pools live at once, by name; the others keep what they have.
+
+    Raises:
+        PlanError: there is no such sub-pool, or it has no bytes.
+    """
+    for name in caps:
+        if name not in plan.names:
+            raise PlanError(f"caps: the plan has no sub-pool {name!r}; {nearest(name, plan.names)}")
+        if not plan[name].unit_bytes:
+            raise PlanError(f"caps: sub-pool {name!r} only mints ids and has no bytes; cap those that have")
+    pools = tuple(attrs.evolve(pool, cap=caps.get(pool.name, pool.cap)) for pool in plan.sub_pools)
+    return attrs.evolve(plan, sub_pools=pools) if caps else plan
 
 
 def _check_layers(layers: Sequence[Layer]) -> None:

@@ -11,10 +11,11 @@ class BandShot(NamedTuple):
     Always: live + holes + pending + vacated + reserved == stop - start.
 
     ``end`` is None for a float. An anchored end's outer page (``start`` if low, ``stop`` if high) is where it
-    begins, also when it is empty. ``ids_free``: how many more ids can be bound. ``pending``: pages freed under a
-    forward, free for every question. ``vacated``: old places of moved pages that a forward may still read: free
-    for every question too, once it is waited for. ``reserved``: pages that lost their owner and that an open
-    transfer still touches: they have no id, and are in the span and in everybody's way until it has ended.
+    begins, also when it is empty. ``ids_free``: how many more ids can be bound, a cap of the band included.
+    ``pending``: pages freed under a forward, free for every question. ``vacated``: old places of moved pages that a
+    forward may still read: free for every question too, once it is waited for. ``reserved``: pages that lost their
+    owner and that an open transfer still touches: they have no id, and are in the span and in everybody's way until
+    it has ended.
     ``fixed_start`` to ``fixed_stop`` covers every page that may not move, with or without an id; the two are equal
     where none is.
     """

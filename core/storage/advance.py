@@ -10,7 +10,7 @@ from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.storage.requests import RequestTable
 from kvarena.terms.invariants import invariant
-from kvarena.terms.lifetimes import Full, floor_reaches, prefix_floor
+from kvarena.terms.lifetimes import Full, Lifetime, floor_reaches, on_grid, prefix_floor
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
 
@@ -30,19 +30,21 @@ class Retirement:
     """How the pages of one token sub-pool retire. ``column``: its row in ``RequestTable.retired``.
 
     ``in_order``: what retires are always the first pages, so ``retired`` says which; else it only counts them.
+    ``grid``: where checkpoints are kept on one, pages stay that a query at the latest grid point of the row needs,
+    whether the checkpoint was taken there or skipped. What a query needs itself, ``needed``, is no matter of grids.
     """
 
-    def __init__(self, pool: SubPool, column: int) -> None:
+    def __init__(self, pool: SubPool, column: int, grid: int | None = None) -> None:
         self.name = pool.name
         self.column = column
-        self.lifetime = pool.lifetime
+        self.lifetime = on_grid(pool.lifetime, grid)
         self.paging = Paging(pool.page_tokens or 1)
         zero = np.zeros(1, dtype=np.int64)
         self.in_order = prefix_floor(pool.lifetime, zero) is not None
         self._has_closed_form = floor_reaches(pool.lifetime, zero + 1) is not None
-        # asked on every step: a lifetime's own answer is bound once, a union of several is asked through the function
-        self._floor = cast(ByLength, getattr(pool.lifetime, "floor", partial(prefix_floor, pool.lifetime)))
-        self._reaches = cast(ByLength, getattr(pool.lifetime, "reaches", partial(floor_reaches, pool.lifetime)))
+        self._needs = pool.lifetime
+        self._floor, self._first_needed = _floor_of(self.lifetime), _floor_of(pool.lifetime)
+        self._reaches = cast(ByLength, getattr(self.lifetime, "reaches", partial(floor_reaches, self.lifetime)))
 
     def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired | None:
         """The pages that no query at the rows' present lengths or later needs, and that were needed before.
@@ -56,7 +58,7 @@ class Retirement:
         if not len(due):
             return None
         if len(due) < len(rows):
-            rows, floor, gone = rows[due], floor[due], gone[due]
+            rows, lengths, floor, gone = rows[due], lengths[due], floor[due], gone[due]
         first = floor
         if table.any_handed:
             handed = table.handed[rows]
@@ -65,7 +67,9 @@ class Retirement:
         places = rows * table.pages_per_row
         places += gone
         if counts.tobytes() != table.ones[: len(counts)].tobytes():
-            invariant("storage.step_needs_retired_rows", counts.min() >= 0, sub_pool=self.name, rows=rows)
+            if counts.min() < 0:
+                self._check_needs(table, rows, lengths)
+                floor, counts = np.maximum(floor, table.retired[self.column][rows]), np.maximum(counts, 0)
             places = spread(places, counts, counts.cumsum())
         return Retired(places, rows, floor)
 
@@ -77,11 +81,16 @@ class Retirement:
             np.add.at(table.retired[self.column], retired.rows, 1)
 
     def kept(self, length: int, count: int) -> IntArray:
-        """Of a row's first ``count`` pages, those that a query at this length still needs."""
+        """Of a row's first ``count`` pages, those that it still has at this length."""
         if self.in_order:
             return np.arange(min(int(self.paging.pages(self._floor(np.array([length])))[0]), count), count)
-        gone = self._whole(length)
-        return np.array([page for page in range(count) if page not in gone], dtype=np.int64)
+        return self._but(whole_pages(self.lifetime.retired(0, length), self.paging.tokens), count)
+
+    def needed(self, length: int, count: int) -> IntArray:
+        """Of a sequence's first ``count`` pages, those that a query at this length needs, whatever a grid keeps."""
+        if self.in_order:
+            return np.arange(min(int(self.paging.pages(self._first_needed(np.array([length])))[0]), count), count)
+        return self._but(whole_pages(self._needs.retired(0, length), self.paging.tokens), count)
 
     def due(self, table: RequestTable, rows: IntArray) -> IntArray | int:
         """The least present length at which another page of each row retires; 0 where it is not known."""
@@ -96,15 +105,28 @@ class Retirement:
         """Whether a query at this length, below the row's present one, would need pages that the row let retire."""
         own, left = int(table.handed[row]), -(-length // self.paging.tokens)
         if self.in_order:
-            first = int(self.paging.pages(self._floor(np.array([length])))[0])
+            first = int(self.paging.pages(self._first_needed(np.array([length])))[0])
             return max(first, own) < min(int(table.retired[self.column, row]), left)
         gone = self._whole(int(table.looked_at[row])) - self._whole(length)
         return any(own <= page < left for page in gone)
+
+    def _check_needs(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> None:
+        """No query at these lengths needs a page that its row let retire, though a grid point passed said it might."""
+        needed = np.maximum(self.paging.pages(self._first_needed(lengths)), table.handed[rows])
+        there = (needed >= table.retired[self.column][rows]).all()
+        invariant("storage.step_needs_retired_rows", there, sub_pool=self.name, rows=rows)
 
     def _whole(self, length: int) -> set[int]:
         """The pages wholly retired at a length."""
         blocks = whole_pages(self.lifetime.retired(0, length), self.paging.tokens)
         return {page for pages in blocks for page in pages}
+
+    def _but(self, gone: tuple[range, ...], count: int) -> IntArray:
+        """The first ``count`` pages without these."""
+        kept = np.ones(count, dtype=np.bool_)
+        for pages in gone:
+            kept[pages.start : pages.stop] = False
+        return np.flatnonzero(kept)
 
     def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired:
         """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
@@ -150,11 +172,19 @@ class Retirement:
         return high
 
 
-def retirements(plan: Plan) -> tuple[Retirement, ...]:
-    """How each token sub-pool retires, the owner last: page ids come back when nobody else is bound to them."""
+def retirements(plan: Plan, grid: int | None = None) -> tuple[Retirement, ...]:
+    """How each token sub-pool retires, the owner last: page ids come back when nobody else is bound to them.
+
+    ``grid``: the tokens between the checkpoints of a prefix cache, which windows are kept for; None where none is kept.
+    """
     columns = {name: index for index, name in enumerate(plan.names)}
     pools = sorted(plan.token_pools, key=lambda pool: pool.name == plan.owner)
-    return tuple(Retirement(pool, columns[pool.name]) for pool in pools)
+    return tuple(Retirement(pool, columns[pool.name], grid) for pool in pools)
+
+
+def _floor_of(lifetime: Lifetime) -> ByLength:
+    """The first row still needed, by length; asked on every step, so a lifetime's own answer is bound once."""
+    return cast(ByLength, getattr(lifetime, "floor", partial(prefix_floor, lifetime)))
 
 
 def never_retires(retirement: Retirement) -> bool:

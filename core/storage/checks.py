@@ -32,9 +32,9 @@ def check_idle(storage: Kept) -> tuple[str, ...]:
 
     Looks for rows still open; forwards that were not processed; copies and transfers that are not over (their pages are
     held, not leaked); uses of pages that are nobody's; pages that live and are nobody's; ids that are out and bound
-    nowhere; sums and maps that do not hold; a kept snapshot that is stale. Pages that were handed over are their new
-    owner's, a cache's say: they are counted beside the leaked ones, and are no leak. Reads whole maps, so call it when
-    there is time.
+    nowhere; sums and maps that do not hold; a kept snapshot that is stale. Pages and slots that were handed over are
+    their new owner's, a cache's say: they are counted beside the leaked ones, and are no leak. Reads whole maps, so
+    call it when there is time.
 
     Returns:
         A sentence for each finding, all of them logged; none at check level 0, where nothing is looked at.
@@ -103,11 +103,11 @@ def _under_way(storage: Kept) -> Iterator[str]:
 
 def _leaked_pages(storage: Kept) -> Iterator[str]:
     """Per sub-pool, the units that live beyond those that rows own and those that were handed over."""
-    handed_ids, held = storage.ownership.handed_over(), storage.ownership.held()
-    slots = storage.chain.plan.slots
+    ownership, slots = storage.ownership, storage.chain.plan.slots
+    pages, held = ownership.handed_over(), ownership.held()
     for (name, band), owned in zip(storage.chain.bands.items(), np.add.reduce(held, axis=1).tolist(), strict=True):
         is_slots = slots is not None and name == slots.name
-        handed = 0 if is_slots else len(band.ids.bound_among(handed_ids))
+        handed = len(band.ids.bound_among(ownership.slots.ids() if is_slots else pages))
         leaked = band.live - owned - handed
         if leaked > 0:
             yield broken(

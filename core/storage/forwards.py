@@ -45,7 +45,7 @@ class Forwards:
 
         Raises:
             InvariantError: the one before it was not recorded, too many are in flight, pages changed since the ids were
-                made, or a row is still to be loaded or received; nothing has changed.
+                made, or a row is still to be loaded or received, or lacks its state slot; nothing has changed.
         """
         self._maps.check_current()
         ledger, steps, table = self._ledger, self._ledger.steps, self._maps.table
@@ -53,6 +53,7 @@ class Forwards:
             steps.check_launch()
         if ids is not None:
             ids.check_present(self._maps)
+            table.check_states(ids.rows, asked_by="forwards.launch")
             if table.away.count:
                 unfilled = ids.rows[table.away.holds[ids.rows] > 0]
                 invariant("forwards.launch_before_submit", not len(unfilled), rows=unfilled)
@@ -82,8 +83,9 @@ class Forwards:
     ) -> None:
         """All work of the forward is on its stream, before ``event``, where one is given that is its own.
 
-        It writes the new tokens of the ids that it was launched over and all slots of their rows; or those of
-        ``may_write``, a reservation's, as a superset. Nobody can say where it is ``unknown``, or launched over no ids.
+        It writes the new tokens of the ids that it was launched over and the live slots of their rows; or those of
+        ``may_write``, a reservation's, as a superset; and the slots that states were copied to within it. Nobody can
+        say where it is ``unknown``, or launched over no ids.
 
         Raises:
             InvariantError: it was recorded before, or is not the one that was launched; nothing has changed.
@@ -163,7 +165,7 @@ class Forwards:
     def _written(self, ids: IterationIds) -> dict[str, IntArray]:
         """The pages that a forward over these ids writes, by sub-pool."""
         writes = {name: ids.written_pages(name) for name, _ in self._tokens}
-        slots = ids.slots
+        slots = ids.live_slots
         if slots is not None and self._maps.slots_name is not None:
             writes[self._maps.slots_name] = slots.reshape(-1)
         return writes
@@ -177,7 +179,7 @@ class Forwards:
             if reads:
                 ledger.clear(unit_bytes, ids.tables[name].reshape(-1), (FORWARD_READ,), stream)
             ledger.clear(unit_bytes, ids.written_pages(name), (FORWARD,), stream)
-        slots = ids.slots
+        slots = ids.live_slots
         if slots is not None and self._maps.slots_name is not None:
             unit_bytes = self._maps.chain.bands[self._maps.slots_name].grid.unit_bytes
             ledger.clear(unit_bytes, slots.reshape(-1), (FORWARD_READ, FORWARD), stream)

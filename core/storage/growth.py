@@ -40,7 +40,7 @@ class Growth:
         if not self._retirements:
             return None
         if lengths.max() > table.pages_per_row * self._maps.paging.tokens:
-            self._refuse_length(int(lengths.max()))
+            self.check_length(int(lengths.max()))
         stops = self._maps.paging.covering(lengths)
         for pool in self._retiring:
             retired = pool.newly_retired(table, rows, starts)
@@ -77,8 +77,8 @@ class Growth:
         empty = not table.lengths[row] and not table.page_counts[row]
         invariant("storage.copy_into_used_row", empty, row=row, length=int(table.lengths[row]))
         invariant("storage.copy_of_nothing", tokens > 0, row=row, tokens=tokens)
-        if count > table.pages_per_row:
-            self._refuse_length(tokens)
+        self.check_length(tokens)
+        table.check_states(np.array([row]), asked_by="a copy into a row")
         kept = {pool.name: pool.kept(tokens, count) for pool in self._retirements}
         places = np.full(count, UNBOUND, dtype=np.int64)
         if self._owner is not None:
@@ -89,12 +89,12 @@ class Growth:
             refused = self._bind(ids, {name: places[positions] for name, positions in kept.items()}, actor)
             if refused is not None:
                 return refused
-        self._write(row, tokens, places)
+        table.put(row, places, tokens)
         for pool in self._retirements:
             table.retired[pool.column, row] = count - len(kept[pool.name])
         filled = {name: places[positions] for name, positions in kept.items() if len(positions)}
         if self._maps.slots_name is not None:
-            filled[self._maps.slots_name] = table.slots[row].copy()
+            filled[self._maps.slots_name] = table.slots[row, : table.live_slots].copy()
         return filled
 
     def empty(self, row: int) -> None:
@@ -125,14 +125,20 @@ class Growth:
         table.tails[rows] = table.flat[np.maximum(first - 1, rows * table.pages_per_row)]
         table.due[rows] = np.minimum(table.due[rows], paging.starts(stops) + 1)
 
-    # -- inside
+    def check_length(self, tokens: int) -> None:
+        """A row can hold so many tokens.
 
-    def _refuse_length(self, tokens: int) -> None:
+        Raises:
+            KvarenaError: it cannot; with the most that it can.
+        """
         most = self._maps.table.pages_per_row * self._maps.paging.tokens
-        raise KvarenaError(
-            f"a sequence of {tokens:,} tokens is longer than the "
-            f"{most:,} that a request row can hold; raise context_tokens"
-        )
+        if self._retirements and tokens > most:
+            raise KvarenaError(
+                f"a sequence of {tokens:,} tokens is longer than the "
+                f"{most:,} that a request row can hold; raise context_tokens"
+            )
+
+    # -- inside
 
     def _no_ids(self, owner: str, count: int) -> Refused:
         chain = self._maps.chain
@@ -151,15 +157,6 @@ class Growth:
             chain.minters[str(self._owner)].give_back(ids)
             return taken
         return None
-
-    def _write(self, row: int, tokens: int, places: IntArray) -> None:
-        """An empty row has these ids; it is looked at in its next step."""
-        table, count = self._maps.table, len(places)
-        table.pages[row, :count] = places
-        self._log(row * table.pages_per_row + np.arange(count))
-        table.page_counts[row], table.lengths[row], table.looked_at[row] = count, tokens, tokens
-        table.tails[row] = places[-1] if count else 0
-        table.due[row] = 0
 
     def _retire(self, name: str, places: IntArray) -> None:
         """Free pages that a sub-pool needs no more; with the owner's, the ids come back."""

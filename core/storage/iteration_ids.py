@@ -113,7 +113,10 @@ class IterationIds:
 
     @property
     def slots(self) -> IntArray | None:
-        """The physical state slots, shape (rows, slots per request); None where the model has no state."""
+        """The physical state slots, shape (rows, places of a row); None where the model has no state.
+
+        Column 0 is the live slot, what a forward reads and writes; a place that is empty reads as the sink.
+        """
         maps = self._maps
         if maps.slots_name is None:
             return None
@@ -121,6 +124,12 @@ class IterationIds:
         if self._slots is None:
             self._slots = maps.chain.pages(maps.slots_name, maps.table.slots[self.rows])
         return self._slots
+
+    @property
+    def live_slots(self) -> IntArray | None:
+        """The columns of ``slots`` that forwards write; those behind them wait for copies."""
+        slots = self.slots
+        return None if slots is None else slots[:, : self._maps.table.live_slots]
 
     def write_positions(self) -> tuple[IntArray, IntArray]:
         """For each new token, row-major: the index into ``rows`` and the position in its sequence."""

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kvarena.storage.advance import Retirement
+from kvarena.storage.advance import Retirement, never_retires
+from kvarena.storage.handed import Handed
 from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.doors import line, whole
@@ -18,6 +19,7 @@ class Ownership:
 
     A page's owner:  1. a row       it was taken for its request.
                      2. a stranger  ``hand_over``: the row reads it still; ``free_pages`` frees it.
+    A state slot's is a row's place, or a stranger (``Sharing``).
     Always:  what the rows own + what was handed over == what is live, per sub-pool     (checked by ``verify``)
     """
 
@@ -27,9 +29,17 @@ class Ownership:
         owner = maps.chain.plan.owner
         self._owner = owner
         self.version = 0
+        """Changes with what rows have, where ``chain.epoch`` does not."""
+        self.pages = Handed(maps.chain.bands, owner)
+        self.slots = Handed(maps.chain.bands, maps.slots_name)
         self._counted = tuple(pool for pool in retirements if not pool.in_order)
+        self._staying = [pool.column for pool in retirements if never_retires(pool)]
         self._slots_column = maps.chain.plan.names.index(maps.slots_name) if maps.slots_name is not None else -1
-        self._is_handed = np.zeros(maps.chain.bands[owner].grid.id_count if owner is not None else 0, dtype=np.bool_)
+
+    @property
+    def open_count(self) -> int:
+        """How many rows are open."""
+        return len(self._maps.table) - self._maps.table.free_count
 
     def held(self) -> IntArray:
         """The units that each row owns, int64 (sub-pools in chain order, rows)."""
@@ -42,9 +52,20 @@ class Ownership:
             held[self._slots_column] = table.slots_held
         return held
 
+    def charged(self) -> IntArray:
+        """What each row has taken of its charge, int64 (sub-pools in chain order, rows).
+
+        Where pages never retire: all that it took, handed over since or not, since it needs no other in their stead.
+        Elsewhere what it owns: behind what it handed over it may come to hold as much again.
+        """
+        taken, table = self.held(), self._maps.table
+        for column in self._staying:
+            np.subtract(table.page_counts, table.shared, out=taken[column])
+        return taken
+
     def handed_over(self) -> IntArray:
         """The ids of every page that was handed over and not freed, rising."""
-        return np.flatnonzero(self._is_handed)
+        return self.pages.ids()
 
     def units(self, ids: IntArray) -> tuple[int, ...]:
         """What freeing these page ids would bring back, per sub-pool in chain order: what a cache calls evictable.
@@ -57,30 +78,42 @@ class Ownership:
     def hand_over(self, row: int, tokens: int) -> IntArray:
         """The pages of a row's first ``tokens`` belong to the caller from here on; the row goes on reading them.
 
-        Returns their ids, those handed over before left out.
+        Returns their ids, those handed over before, or shared at its start, left out.
 
         Raises:
             InvariantError: the tokens end inside a page, or lie beyond what the row has written.
         """
-        self._maps.check_current()
         table, size = self._maps.table, self._maps.paging.tokens
         tokens = whole(tokens, "ownership.hand_over: tokens")
-        invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row)
-        if table.away.count:
-            table.away.check_none(np.array([row]), asked_by="ownership.hand_over", drafting=True)
+        self.check_gives(row, asked_by="ownership.hand_over")
         stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
         invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
         invariant("storage.hand_over_beyond_the_row", 0 <= tokens <= length, tokens=tokens, length=length)
-        handed = int(table.handed[row])
-        taken = table.pages[row, handed:stop]
-        for pool, gone in self._gone(taken):
-            table.retired[pool.column, row] -= gone
-        table.handed[row] = max(handed, stop)
-        table.any_handed = True
+        taken = table.pages[row, int(table.handed[row]) : stop]
+        self.forget(row, self.gone_of(taken))
+        table.hand(row, stop)
         self.version += 1
         ids: IntArray = taken[taken != UNBOUND]
-        self._is_handed[ids] = True
+        self.pages.add(ids)
         return ids
+
+    def check_gives(self, row: int, *, asked_by: str) -> None:
+        """The row is open, waits for no load or receive, and may give pages or slots away. Nothing changes."""
+        self._maps.check_current()
+        table = self._maps.table
+        invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row, asked_by=asked_by)
+        if table.away.count:
+            table.away.check_none(np.array([row]), asked_by=asked_by, drafting=True)
+
+    def gone_of(self, ids: IntArray) -> list[tuple[int, int]]:
+        """How many of a row's own pages have retired already, per column of a sub-pool that only counts them."""
+        bands = self._maps.chain.bands
+        return [(pool.column, len(ids) - len(bands[pool.name].ids.bound_among(ids))) for pool in self._counted]
+
+    def forget(self, row: int, gone: list[tuple[int, int]]) -> None:
+        """Pages of a row that retired are its own no more."""
+        for column, pages in gone:
+            self._maps.table.retired[column, row] -= pages
 
     def free_pages(self, ids: IntArray) -> None:
         """Pages that were handed over come back, in every sub-pool that still has them.
@@ -88,15 +121,13 @@ class Ownership:
         Raises:
             InvariantError: one of them was not handed over, or is named twice; nothing has changed.
         """
-        count, ids = len(self._is_handed), line(ids, "ownership.free_pages: ids")
+        ids = line(ids, "ownership.free_pages: ids")
         if not len(ids):
             return
-        invariant("storage.free_of_unknown_page", 0 <= ids.min() <= ids.max() < count, ids=ids, ids_in_all=count)
-        invariant("storage.free_of_page_not_handed_over", self._is_handed[ids].all(), ids=ids)
-        invariant("storage.free_of_page_twice", len(np.unique(ids)) == len(ids), ids=ids)
+        self.pages.check_freed(ids)
         if self._owner is not None:
             self._maps.chain.free_all({self._owner: ids})
-        self._is_handed[ids] = False
+        self.pages.drop(ids)
 
     def free_rows(self, row: int, pieces: Iterable[range]) -> None:
         """Give back a request's last rows: ``pieces`` of positions, merged first, that end at its length.
@@ -127,11 +158,10 @@ class Ownership:
         lost = [pool.name for pool in self._retirements if stop > handed and pool.retired_too_much(table, row, start)]
         invariant("storage.free_below_what_retired", not lost, row=row, length=start, sub_pools=lost)
         ids = table.pages[row, stop:count]
-        gone = self._gone(ids)
+        gone = self.gone_of(ids)
         if self._owner is not None:
             self._maps.chain.free_all({self._owner: ids[ids != UNBOUND]})
-        for pool, pages in gone:
-            table.retired[pool.column, row] -= pages
+        self.forget(row, gone)
         for pool in self._retirements:
             if pool.in_order:
                 table.retired[pool.column, row] = min(int(table.retired[pool.column, row]), stop)
@@ -142,19 +172,15 @@ class Ownership:
         chain, table = self._maps.chain, self._maps.table
         held, positions = self.held(), np.arange(table.pages_per_row)
         own = (positions >= table.handed[:, None]) & (positions < table.page_counts[:, None]) & (table.pages != UNBOUND)
-        invariant("storage.page_has_two_owners", not self._is_handed[table.pages[own]].any())
+        invariant("storage.page_has_two_owners", not self.pages.any_of(table.pages[own]))
+        invariant("storage.slot_has_two_owners", not self.slots.any_of(table.slots[table.slots != UNBOUND]))
         for column, name in enumerate(chain.plan.names):
             ids = chain.bands[name].ids
             if name == self._maps.slots_name:
-                bound, handed = (table.slots != UNBOUND) & ids.is_bound(table.slots), 0
+                bound, theirs = (table.slots != UNBOUND) & ids.is_bound(table.slots), self.slots.ids()
             else:
-                bound, handed = own & ids.is_bound(table.pages), len(ids.bound_among(self.handed_over()))
-            rows = held[column]
+                bound, theirs = own & ids.is_bound(table.pages), self.handed_over()
+            rows, handed = held[column], len(ids.bound_among(theirs))
             invariant("storage.held_is_what_is_bound", np.array_equal(bound.sum(axis=1), rows), sub_pool=name)
             live = ids.bound
             invariant("storage.all_that_lives_is_owned", rows.sum() + handed == live, sub_pool=name, live=live)
-
-    def _gone(self, ids: IntArray) -> list[tuple[Retirement, int]]:
-        """How many of a row's own pages have retired already, per sub-pool that only counts them."""
-        bands = self._maps.chain.bands
-        return [(pool, len(ids) - len(bands[pool.name].ids.bound_among(ids))) for pool in self._counted]

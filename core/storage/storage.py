@@ -1,6 +1,7 @@
 """The storage: what a scheduler, a runner and a cache hold. One arena, one chain, one request table."""
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from kvarena.storage.mirrors import Mirrors
 from kvarena.storage.ownership import Ownership
 from kvarena.storage.requests import UNBOUND, RequestTable
 from kvarena.storage.routed import Routed, views_of
+from kvarena.storage.sharing import Sharing
 from kvarena.storage.transfers import Transfers
 from kvarena.terms.answers import Refused
 from kvarena.terms.doors import line, whole
@@ -36,6 +38,25 @@ MakeBooks = Callable[[Sizing], tuple[Chain, RequestTable]]
 """Makes what follows the sizing: the chain's maps and the request table."""
 
 
+class Prefix(Protocol):
+    """What a config says of sharing prefixes: ``[prefix]``. The grid of checkpoints is ``sizing.limits.grid``."""
+
+    @property
+    def share(self) -> bool:
+        """Whether requests share prefixes at all."""
+        ...
+
+    @property
+    def strategy(self) -> str:
+        """Which states are kept: ``no_buffer``, ``extra_buffer`` or ``extra_buffer_lazy``."""
+        ...
+
+    @property
+    def cache_outputs(self) -> bool:
+        """Whether what a request generated is kept too."""
+        ...
+
+
 class Storage:
     """Requests over one arena.
 
@@ -43,17 +64,21 @@ class Storage:
                        2. step   rows that fell out of a window are freed, then pages for the new length taken.
                        3. close  everything it still owns comes back. ``ownership`` has what may change hands.
     Opens, steps and closes are batched: retirement always applies; the takes of a batch succeed or change nothing.
-    Work on the pages has rooms of its own: ``forwards``, ``drafts``, ``copies``, ``transfers``; ``mirrors`` is what
-    kernels read of the maps, None where there is none.
+    Work on the pages has rooms of its own: ``forwards``, ``drafts``, ``copies``, ``transfers``, ``sharing``;
+    ``mirrors`` is what kernels read of the maps, None where there is none. ``prefix`` is what the config says of
+    sharing prefixes, for whoever opens a cache.
     Always:  what the rows own of a sub-pool + what was handed over == what is live in its band (``verify``)
     """
 
-    def __init__(self, plan: Plan, sizing: Sizing, device: Device, books: MakeBooks) -> None:
+    def __init__(
+        self, plan: Plan, sizing: Sizing, device: Device, books: MakeBooks, *, prefix: Prefix | None = None
+    ) -> None:
         self.plan = plan
         self.sizing = sizing
         self.device = device
+        self.prefix = prefix
         self._books = books
-        self._retirements = retirements(plan)
+        self._retirements = retirements(plan, sizing.limits.grid)
         self._resets: list[Reset] = []
         self._furnish(sizing, *books(sizing))
         self.at_release: list[Callable[[], object]] = []
@@ -81,11 +106,11 @@ class Storage:
             return Refused({}, (), self.chain.estimates.free_bytes, f"{count} request rows asked for, {free} free")
         if self._maps.slots_name is None:
             return table.open(count)
-        slots = self.chain.take_new(self._maps.slots_name, count * table.slots.shape[1])
+        slots = self.chain.take_new(self._maps.slots_name, count * table.slots_per_row)
         if isinstance(slots, Refused):
             return slots
         rows = table.open(count)
-        table.give_slots(rows, slots.ids.reshape(count, table.slots.shape[1]))
+        table.give_slots(rows, slots.ids.reshape(count, table.slots_per_row))
         return rows
 
     def step(self, rows: IntArray, lengths: IntArray) -> IterationIds | Refused:
@@ -240,6 +265,7 @@ class Storage:
         self._growth = Growth(maps, self._retirements)
         self._lanes = Lanes(chain.ledger)
         self.ownership = Ownership(maps, self._retirements)
+        self.sharing = Sharing(maps, self._growth, self.ownership, self._retirements)
         self.mirrors = self._open_mirrors()
         self.forwards = Forwards(maps, self.mirrors, self._resets)
         self.copies = Copies(maps, self._growth, self.forwards, self._lanes)
@@ -253,7 +279,7 @@ class Storage:
             return None
         shape = mirror_shape(
             self.plan, arena_bytes=self.sizing.arena_bytes, running=len(self.requests),
-            row_pages=self.requests.pages_per_row, slots_per_request=limits.slots_per_request,
+            row_pages=self.requests.pages_per_row, slots_per_request=limits.slot_places,
             in_flight=limits.in_flight,
         )  # fmt: skip
         return Mirrors(self.chain, self.requests, shape)
@@ -268,6 +294,7 @@ class Storage:
         for count, what in (
             (len(self.requests.open_rows()), "requests are open: close them"),
             (len(self.ownership.handed_over()), "pages are handed over: free them"),
+            (len(self.ownership.slots.ids()), "state slots are handed over: free them"),
             (steps.launched - steps.processed, "forwards are in flight: process them"),
             (len(self.copies), "host copies are under way: end them"),
             (len(self.transfers), "transfers are under way: release them"),

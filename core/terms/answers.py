@@ -1,6 +1,6 @@
 """Answers that are values: what was asked, what there is, and what would help. Nothing has changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -40,33 +40,50 @@ class Refused:
 class Admit(NamedTuple):
     """The request may start, charged with ``charge`` units per sub-pool in chain order.
 
-    ``evicts``: only once the cache has given entries back, which ``Admission.make_room`` sees to.
+    ``evicts``: only once the cache has given entries back, which ``Admission.make_room`` sees to. ``chunk_tokens``: its
+    prompt must be forwarded in chunks of at most so many tokens, fewer than the configured limit; None for that one.
     """
 
     charge: tuple[int, ...]
     evicts: bool = False
+    chunk_tokens: int | None = None
+
+
+def _none() -> int:
+    return 0
 
 
 @attrs.frozen
 class Wait:
-    """The request fits an empty arena but not now, and something will give memory back.
+    """The request fits an empty arena but not now, and something will give memory back: ``until``, for people.
 
-    ``charge`` was asked for beside ``promised``: units per sub-pool, in chain order like ``names``.
+    ``charge`` was asked for beside ``promised``: units per sub-pool, in chain order like ``names``; two answers with the
+    same sum are equal. ``longest`` finds ``largest_prompt`` among frozen values, when somebody asks for it.
     """
 
     names: tuple[str, ...]
     charge: tuple[int, ...]
     promised: tuple[int, ...]
+    until: tuple[str, ...] = attrs.field(default=(), eq=False)
+    longest: Callable[[], int] = attrs.field(default=_none, eq=False, repr=False)
+
+    @property
+    def largest_prompt(self) -> int:
+        """The longest prompt, with the output asked for, that would have fit when this was answered; 0 if none."""
+        return self.longest()
 
     @property
     def reason(self) -> str:
         """The sum, for people."""
-        return f"asked {named(self.names, self.charge)} (units per sub-pool); held back for running requests: " + named(
-            self.names, self.promised
-        )
+        asked, held = named(self.names, self.charge), named(self.names, self.promised)
+        reason = f"asked {asked} (units per sub-pool); held back for running requests: {held}"
+        return f"{reason}; waits for {', '.join(self.until)}" if self.until else reason
 
     def __str__(self) -> str:
-        return self.reason
+        longest = self.largest_prompt
+        return f"{self.reason}; " + (
+            f"a prompt of at most {longest:,} tokens would fit now" if longest else "no prompt would fit now"
+        )
 
     def __bool__(self) -> bool:
         return False

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvarena.terms import ranges
 from kvarena.terms.ports import IntArray
-from kvarena.terms.units import TOKENS_MAX
+from kvarena.terms.units import TOKENS_MAX, align_down, align_up
 
 Rank = tuple[int, int]
 """Orders the chain: state (0, 0) first, windows from the longest, full attention (2, 0) last."""
@@ -204,8 +204,59 @@ class Union:
         return gone
 
 
+@attrs.frozen
+class OnGrid:
+    """``inner``, as long as it is needed when only whole intervals of a length count.
+
+    So the rows behind the latest grid point stay until the next one is complete: what a prefix cache that keeps
+    checkpoints on that grid asks of a window. Made by ``on_grid``.
+    """
+
+    inner: Lifetime
+    interval: int = attrs.field(validator=_positive)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def rank(self) -> Rank:
+        return self.inner.rank
+
+    @property
+    def own_ids(self) -> bool:
+        return self.inner.own_ids
+
+    def entries(self, length: int) -> int:
+        return length - self._gone(max(0, length - 1))
+
+    def retained(self, length: int) -> int:
+        return length - self._gone(length)
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        return self.inner.retired(align_down(start, self.interval), align_down(stop, self.interval))
+
+    def _gone(self, length: int) -> int:
+        """How many rows nobody needs any more at this length."""
+        return sum(map(len, ranges.merge(self.retired(0, length))))
+
+
+def on_grid(lifetime: Lifetime, grid: int | None) -> Lifetime:
+    """The lifetime where a cache keeps checkpoints every ``grid`` tokens; as it is where there is no grid.
+
+    A slot and what never retires are not moved by it. A union is one of its members on the grid.
+    """
+    if grid is None or lifetime.own_ids or isinstance(lifetime, Full):
+        return lifetime
+    if isinstance(lifetime, Union):
+        return Union(tuple(on_grid(member, grid) for member in lifetime.members))
+    return OnGrid(lifetime, grid)
+
+
 def prefix_floor(lifetime: Lifetime, lengths: IntArray) -> IntArray | None:
     """The first row still needed at each length, or None where what retires need not be a prefix."""
+    if isinstance(lifetime, OnGrid):
+        return prefix_floor(lifetime.inner, lengths // lifetime.interval * lifetime.interval)
     if isinstance(lifetime, Union):
         floors = [prefix_floor(member, lengths) for member in lifetime.members]
         known = [floor for floor in floors if floor is not None]
@@ -219,6 +270,9 @@ def floor_reaches(lifetime: Lifetime, rows: IntArray) -> IntArray | None:
 
     None where the lifetime gives no closed form: then its floor can be searched.
     """
+    if isinstance(lifetime, OnGrid):
+        reached = floor_reaches(lifetime.inner, rows)
+        return None if reached is None else -(-reached // lifetime.interval) * lifetime.interval
     if isinstance(lifetime, Union):
         each = [floor_reaches(member, rows) for member in lifetime.members]
         known = [lengths for lengths in each if lengths is not None]
@@ -236,6 +290,9 @@ def repeats(lifetime: Lifetime) -> tuple[int, int] | None:
         return getattr(lifetime, "window", 0), 1
     if isinstance(lifetime, Chunk):
         return 0, lifetime.chunk
+    if isinstance(lifetime, OnGrid):
+        inner = repeats(lifetime.inner)
+        return inner and (align_up(inner[0], lifetime.interval), common_multiple((inner[1], lifetime.interval)))
     if isinstance(lifetime, Union):
         known = [found for found in map(repeats, lifetime.members) if found is not None]
         whole = len(known) == len(lifetime.members)

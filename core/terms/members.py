@@ -6,6 +6,12 @@ import numpy.typing as npt
 from kvarena.terms.ports import IntArray
 
 
+def is_once(values: IntArray) -> bool:
+    """Whether no value stands twice."""
+    order = np.sort(values)
+    return not np.count_nonzero(order[1:] == order[:-1])
+
+
 def among(values: IntArray, others: IntArray) -> npt.NDArray[np.bool_]:
     """Whether each value is one of the others; neither need be sorted. A tenth of what ``numpy.isin`` takes."""
     if not len(others):

@@ -260,11 +260,12 @@ class Policies:
 class Cache(Protocol):
     """Pages that nobody runs on and that may be had again: a prefix cache, as admission sees it.
 
-    Which entry goes first is the cache's to decide; units are per sub-pool, in chain order.
+    Which entry goes first is the cache's to decide, by an ``Eviction`` policy say; units are per sub-pool, in chain
+    order. A question may lock an entry for as long as it lasts, so a lock alone is no use of it.
     """
 
     def evictable(self) -> Sequence[int]:
-        """The units that come back if everything that is not locked is evicted."""
+        """The units that come back if everything that is not locked is evicted. Exact, and read at once."""
         ...
 
     def evict(self, enough: Callable[[], bool]) -> None:
@@ -277,6 +278,61 @@ class Cache(Protocol):
 
     def unlock(self, entry: Any) -> None:
         """The request reads it no more."""
+        ...
+
+
+class Piece(NamedTuple):
+    """What a cache knows of one piece that it may let go of, for a policy to weigh.
+
+    ``bytes`` come back; ``tokens`` can be resumed now and could not without it; so many requests, ``hits``, started
+    from it; ``priority`` is the highest of those who brought it; ``used`` is when it was last used, as a count that
+    rises with every use in the cache.
+    """
+
+    bytes: int
+    tokens: int
+    hits: int
+    priority: float
+    used: int
+
+
+class Victims(Protocol):
+    """The pieces of one cache that may go. Made by an ``Eviction`` policy. Each call is O(log n) or better."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, key: int, piece: Piece) -> None:
+        """This piece may go from here on; its key is not among them."""
+        ...
+
+    def touch(self, key: int, piece: Piece, *, used: bool) -> None:
+        """What is known of a piece has changed; ``used``: because it was used again."""
+        ...
+
+    def remove(self, key: int) -> None:
+        """This piece may not go, or has gone with another."""
+        ...
+
+    def pop(self, look: Callable[[int], Piece]) -> int | None:
+        """Remove and return the piece that goes first; None where there is none.
+
+        ``look`` tells what is known of a piece now: what changed far from it was not told by ``touch``.
+        """
+        ...
+
+
+class Eviction(Protocol):
+    """Policy: which piece of a cache goes first.
+
+    ``splits``: whether the states and window rows of a prefix may go without its other pages. They are what other
+    kinds need to resume there, so a policy that splits weighs kinds apart; one that does not sees whole entries.
+    """
+
+    name: str
+    splits: bool
+
+    def open(self) -> Victims:
+        """The victims of a new cache."""
         ...
 
 

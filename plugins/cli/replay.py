@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from kvarena.assembly.config import SettingError
+from kvarena.assembly.config import EXTRA_BUFFER, STRATEGIES, SettingError
 from kvarena.plugins.cli.context import AMOUNT, FILE, catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, pairs, print_json, table
+from kvarena.plugins.cli.watching import Watch, WatchSettings, watch_options
 from kvarena.plugins.models import ModelSpec, read_config, read_model
 from kvarena.plugins.replay.gpus import load_gpu, preset_names
 from kvarena.plugins.replay.replay import ReplaySettings
@@ -64,19 +65,40 @@ _LOOP = (
         show_default=True,
         help="Share of its output a request is charged.",
     ),
+    click.option(
+        "--forwards-in-flight",
+        type=int,
+        default=2,
+        show_default=True,
+        help="So many are launched before the oldest one's result is looked at; 0: one after another.",
+    ),
     click.option("--timings", "with_timings", is_flag=True, help="Add wall times: they differ from run to run."),
+)
+_PREFIX = (
+    click.option(
+        "--prefix-cache/--no-prefix-cache",
+        "prefix_cache",
+        default=False,
+        help="Whether requests start from what is cached of their prompts; off by default.",
+    ),
+    click.option("--strategy", default=EXTRA_BUFFER, show_default=True, help=f"Of states: {', '.join(STRATEGIES)}."),
+    click.option("--checkpoint-tokens", type=int, help="Tokens between checkpoints of states; the model's by default."),
+    click.option(
+        "--eviction", default="lru", show_default=True, help="Which cached entry goes first: a policy's name."
+    ),
 )
 _BAND_COLUMNS = ("band", "unit", "peak", "peak bytes", "mean", "mean bytes", "moves", "refusals")
 
 
 def _options(command: Any) -> Any:
-    for option in reversed((*_MODEL, *_TRACE, *_LOOP)):
+    for option in reversed((*_MODEL, *_TRACE, *_LOOP, *_PREFIX)):
         command = option(command)
     return command
 
 
 @click.command()
 @_options
+@watch_options
 @json_option
 @click.pass_context
 def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **given: Any) -> None:
@@ -85,17 +107,24 @@ def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **giv
     No GPU and no weights: a cost model gives each step its time. The same command gives the same JSON.
     """
     settings = _read(ReplaySettings, {**given, "gpu": load_gpu(given["gpu"])})
+    watch = Watch(WatchSettings.of(given))
     catalog = catalog_of(ctx)
     config = read_config(model)
     spec = read_model(config, tp=given["tp"], dtype=given["dtype"], source=str(model), catalog=catalog)
     spec = _with_parameters(spec, given["parameters"], given["active_parameters"])
     rows = read_trace(trace, _read(TraceOptions, given))
-    with Progress("requests", len(rows.rows), quiet=as_json) as progress:
+    if settings.prefix_cache and not any(row.prefix_ids for row in rows.rows):
+        raise ConfigError(
+            f"--prefix-cache: the rows of {trace.name} do not say which prefixes they share; leave it out"
+        )
+    with watch, Progress("requests", len(rows.rows), quiet=as_json) as progress:
 
         def show(at: scheduler.Progress) -> None:
             progress.at(at.finished, f"{at.running} running, {at.waiting} to come")
+            watch.at(at)
 
-        document = replay_trace(spec, rows, settings, catalog=catalog, on_step=show)
+        document = replay_trace(spec, rows, settings, catalog=catalog, on_step=show, on_open=watch.open)
+        watch.finish()
     if as_json:
         print_json(document)
     else:
@@ -140,6 +169,7 @@ def _print(document: Mapping[str, Any]) -> None:
                 f"up to {arena['context_tokens']:,} tokens, {arena['max_running']:,} at once",
                 "requests": ", ".join(f"{requests[fate]:,} {fate}" for fate in ("done", "refused", "failed", "waited"))
                 + f", {requests['retracted']:,} retracted ({requests['retractions']:,} times)",
+                **_cache(document),
                 "throughput": f"{flow['requests_per_second']:,.2f} requests/s, {flow['output_tokens_per_second']:,.0f} "
                 f"output tokens/s over {flow['seconds']:,.1f} s, {document['steps']:,} steps",
             }
@@ -153,6 +183,18 @@ def _print(document: Mapping[str, Any]) -> None:
         out.print(f"request {refusal['request']} {refusal['fate']}: {refusal['reason']}")
     if "timings" in document:
         out.print(pairs({name: f"{value:,.2f}" for name, value in document["timings"].items()}))
+
+
+def _cache(document: Mapping[str, Any]) -> dict[str, str]:
+    """What the prefix cache did, where there is one."""
+    prefix, cache = document["prefix"], document["cache"]
+    if prefix is None or cache is None:
+        return {}
+    grid = "" if prefix["grid_tokens"] is None else f", checkpoints every {prefix['grid_tokens']} tokens"
+    return {
+        "prefix cache": f"{cache['cached_tokens']:,} of {cache['prompt_tokens']:,} tokens were there "
+        f"({100 * cache['hit_rate']:.1f} %), {cache['evictions']:,} evictions by {prefix['eviction']['name']}{grid}"
+    }
 
 
 def _latency(latency: Mapping[str, Mapping[str, float] | None]) -> list[list[str]]:

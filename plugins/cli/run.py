@@ -6,15 +6,18 @@ from typing import Any
 
 import attrs
 import click
-import numpy as np
 import torch
 from transformers.utils import logging as transformers_logging
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.loader import make_eviction
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.cli.run_config import RunConfig, read_run_config
 from kvarena.plugins.cli.run_page import Finished, document, heading, planned, print_page
+from kvarena.plugins.cli.run_prompts import with_prompts
+from kvarena.plugins.cli.watching import Watch, WatchSettings, watch_options
+from kvarena.plugins.prefix_tree import PrefixTree
 from kvarena.plugins.replay.replay import requests_of
 from kvarena.plugins.replay.traces import read_trace
 from kvarena.plugins.serving.port import Request
@@ -39,6 +42,7 @@ _NAMES = {"config": "a CONFIG", "dry_run": "--dry-run", "no_verify": "--no-verif
 @click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="For --prompt.")
 @click.option("--no-verify", is_flag=True, help="Do not repeat the run with transformers' own cache.")
 @click.option("--dry-run", is_flag=True, help="Plan, and say what would run.")
+@watch_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of tables.")
 def run(**options: Any) -> None:
     """Serve the requests of a trace with a model whose whole cache lives in one arena.
@@ -46,6 +50,10 @@ def run(**options: Any) -> None:
     CONFIG is a TOML file such as examples/quickstart.toml. With --model FOLDER --prompt TEXT, answer one
     prompt with a model from disk instead.
     """
+    watched = WatchSettings.of(options)
+    for name in ("prompt", "dry_run"):
+        if options[name] and watched.flags:
+            raise click.UsageError(f"{watched.flags[0]} watches a run of a CONFIG; --{name.replace('_', '-')} has none")
     if options["prompt"] is not None:
         for name in ("config", "dry_run", "no_verify"):
             if options[name]:
@@ -74,7 +82,7 @@ def _serve(config: RunConfig, options: dict[str, Any]) -> None:
     """One run: the requests, the model, the storage, the loop, the check, the page."""
     trace = read_trace(config.trace.file, config.trace)
     model = _model(config)
-    requests = _with_prompts(tuple(requests_of(trace.rows)), model.config.get_text_config().vocab_size, config.seed)
+    requests = with_prompts(tuple(requests_of(trace.rows)), model.config.get_text_config().vocab_size, config)
     layers = probe_layers(model)
     catalog = Catalog.installed(config.plugins)
     storage = build_storage(layers, config.storage(layers, requests), catalog, source=options["config"].name)
@@ -85,7 +93,7 @@ def _serve(config: RunConfig, options: dict[str, Any]) -> None:
             if options["as_json"]:
                 print_json({**planned(config, storage, requests), "dry_run": True})
             return
-        finished = _run(config, storage, model, requests, options)
+        finished = _run(config, storage, model, requests, catalog=catalog, options=options)
     finally:
         storage.release()
     if options["as_json"]:
@@ -110,31 +118,33 @@ def _model(config: RunConfig) -> Any:
     return load_model(config.model, config.seed)
 
 
-def _with_prompts(requests: tuple[Request, ...], vocabulary: int, seed: int) -> tuple[Request, ...]:
-    """A trace has lengths only: draw each prompt's tokens, leaving out the first few ids, which are special."""
-    draw = np.random.default_rng(seed)
-    return tuple(
-        attrs.evolve(request, prompt=tuple(draw.integers(3, vocabulary, request.prompt_tokens).tolist()))
-        for request in requests
-    )
-
-
 def _run(
-    config: RunConfig, storage: Storage, model: Any, requests: tuple[Request, ...], options: dict[str, Any]
+    config: RunConfig,
+    storage: Storage,
+    model: Any,
+    requests: tuple[Request, ...],
+    *,
+    catalog: Catalog,
+    options: dict[str, Any],
 ) -> Finished:
     check = not options["no_verify"]
     quiet = options["as_json"]
     runner = ModelRunner(
         model, storage, step_seconds=config.clock.step_seconds, token_seconds=config.clock.token_seconds
     )
-    scheduler = Scheduler(storage, runner, attrs.evolve(config.serving, keep_forwards=check))
+    serving = attrs.evolve(config.serving, keep_forwards=check)
+    cache = PrefixTree(storage, make_eviction(catalog, config.prefix)) if config.prefix.share else None
+    scheduler = Scheduler(storage, runner, serving, cache=cache)
     began = time.perf_counter()
-    with Progress("requests", len(requests), quiet=quiet) as progress:
+    with Watch(WatchSettings.of(options)) as watch, Progress("requests", len(requests), quiet=quiet) as progress:
 
         def show(at: At) -> None:
             progress.at(at.finished, f"{at.running} running, {at.waiting} waiting")
+            watch.at(at)
 
+        watch.open(scheduler)
         report = scheduler.run(requests, show)
+        watch.finish()
     served = time.perf_counter()
     verdict = None
     if check:

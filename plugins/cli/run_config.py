@@ -14,6 +14,7 @@ from kvarena.assembly.config import (
     Choice,
     PluginsConfig,
     PoliciesConfig,
+    PrefixConfig,
     SettingError,
     StorageConfig,
     at_least,
@@ -24,8 +25,8 @@ from kvarena.assembly.config import (
 from kvarena.planning.demand import RequestShape, request_demand
 from kvarena.planning.sizing import least_budget
 from kvarena.plugins.replay.traces import TraceOptions
+from kvarena.plugins.serving.config import ServingConfig
 from kvarena.plugins.serving.port import Request
-from kvarena.plugins.serving.scheduler import ServingConfig
 from kvarena.terms.layers import Layer
 
 
@@ -56,6 +57,7 @@ class RunConfig:
 
     ``seed`` draws the weights of a tiny model and the tokens of the prompts. ``memory_requests`` stands in
     for ``arena.memory``: room for so many requests as long as the longest of the trace, whatever the model.
+    ``shared_tokens``: every prompt begins with the same so many tokens, as after one system prompt.
     """
 
     model: str
@@ -64,9 +66,11 @@ class RunConfig:
     memory_requests: float | None = attrs.field(default=None)
     version: int = attrs.field(default=1, validator=known_version)
     seed: int = attrs.field(default=0, validator=at_least(0, 1 << 32))
+    shared_tokens: int = attrs.field(default=0, validator=at_least(0, 1 << 31))
     backend: Choice = attrs.field(factory=lambda: Choice("cpu"))
     serving: ServingConfig = attrs.field(factory=ServingConfig)
     clock: ClockSection = attrs.field(factory=ClockSection)
+    prefix: PrefixConfig = attrs.field(factory=PrefixConfig)
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
     checks: ChecksConfig = attrs.field(factory=ChecksConfig)
     plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
@@ -85,20 +89,27 @@ class RunConfig:
             table["memory"] = self._memory(layers, requests, self.memory_requests)
         arena = structure(ArenaConfig, table, "", at="arena")
         return StorageConfig(
-            arena=arena, backend=self.backend, policies=self.policies, checks=self.checks, plugins=self.plugins
+            arena=arena,
+            backend=self.backend,
+            prefix=self.prefix,
+            policies=self.policies,
+            checks=self.checks,
+            plugins=self.plugins,
         )
 
     def _memory(self, layers: Sequence[Layer], requests: Sequence[Request], count: float) -> int:
         arena = structure(ArenaConfig, {**self.arena, "memory": 1}, "", at="arena")
         plan = plan_arena(layers, arena)
+        limits = limits_of(arena, self.prefix, plan)
         longest = max(requests, key=lambda request: request.rows)
         demand = request_demand(
             plan,
             RequestShape(longest.prompt_tokens, longest.output_tokens),
             chunk_tokens=self.serving.chunk_tokens,
-            slots_per_request=arena.slots_per_request,
+            slots_per_request=limits.slots_per_request,
+            grid=limits.grid,
         )
-        return least_budget(plan, tuple(math.ceil(units * count) for units in demand), limits_of(arena))
+        return least_budget(plan, tuple(math.ceil(units * count) for units in demand), limits)
 
 
 def read_run_config(path: str | Path, model: str | None = None) -> RunConfig:

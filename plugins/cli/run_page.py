@@ -58,9 +58,22 @@ def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
             f"pages of {plan.page_tokens} tokens, at most {sizing.running} requests at once",
             "trace": f"{len(requests)} requests of {config.trace.file.name}: {prompts:,} prompt tokens, "
             f"{outputs:,} to generate",
-            "loop": f"chunks of {config.serving.chunk_tokens}, output_fraction {config.serving.output_fraction:g}",
+            "loop": f"chunks of {config.serving.chunk_tokens}, output_fraction {config.serving.output_fraction:g}, "
+            f"{_in_flight(storage)}{_sharing(storage)}",
         }
     )
+
+
+def _in_flight(storage: Storage) -> str:
+    count = storage.sizing.limits.in_flight
+    return f"{count} forwards in flight" if count else "one forward after another"
+
+
+def _sharing(storage: Storage) -> str:
+    if not storage.prefix.share:
+        return ""
+    grid = storage.sizing.limits.grid
+    return ", prefixes shared" + ("" if grid is None else f", checkpoints every {grid} tokens")
 
 
 def document(finished: Finished) -> dict[str, Any]:
@@ -72,6 +85,8 @@ def document(finished: Finished) -> dict[str, Any]:
         "failed": report.count(FAILED),
         "waits": report.waits,
         "retractions": report.retractions,
+        "preemptions": report.preemptions,
+        "cache": None if report.cache is None else attrs.asdict(report.cache),
         "steps": report.steps,
         "tokens_forwarded": report.tokens_forwarded,
         "pages_moved": report.pages_moved,
@@ -95,6 +110,16 @@ def _unit(pool: SubPool) -> str:
 def _share(finished: Finished) -> float:
     """The share of serving that went into kvarena's own decisions."""
     return finished.report.memory_cpu_seconds / finished.wall_seconds
+
+
+def _cache_line(report: Report) -> dict[str, str]:
+    cache = report.cache
+    if cache is None:
+        return {}
+    return {
+        "prefixes": f"{cache.cached_tokens:,} of {cache.prompt_tokens:,} tokens were cached "
+        f"({100 * cache.hit_rate:.0f} %); {cache.checkpoints_taken:,} checkpoints of states, {cache.evictions:,} evictions"
+    }
 
 
 def print_page(storage: Storage, finished: Finished) -> None:
@@ -121,6 +146,7 @@ def print_page(storage: Storage, finished: Finished) -> None:
         pairs(
             {
                 "requests": f"{ends}; {report.waits} waited, {report.retractions} retractions",
+                **_cache_line(report),
                 "steps": f"{report.steps:,}, {report.tokens_forwarded:,} tokens forwarded, "
                 f"{report.pages_moved} pages moved",
                 "wall time": f"{finished.wall_seconds:.1f} s, {100 * _share(finished):.1f} % of it in kvarena",

@@ -9,10 +9,22 @@ import attrs
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import ArenaConfig, PoliciesConfig, StorageConfig, at_least
+from kvarena.assembly.config import (
+    EXTRA_BUFFER,
+    ArenaConfig,
+    Choice,
+    PoliciesConfig,
+    PrefixConfig,
+    StorageConfig,
+    at_least,
+    choice_of,
+)
+from kvarena.assembly.loader import make_eviction
 from kvarena.plugins.models import ModelSpec
+from kvarena.plugins.prefix_tree import PrefixTree
 from kvarena.plugins.replay.cost import CostModel
 from kvarena.plugins.replay.gpus import Gpu, load_gpu
+from kvarena.plugins.replay.keys import TraceKeys
 from kvarena.plugins.replay.model_cost import model_cost
 from kvarena.plugins.replay.report import LISTED_MAX, summarize, timings
 from kvarena.plugins.replay.runner import ReplayRunner
@@ -32,8 +44,12 @@ class ReplaySettings:
     ``memory`` is the budget of one rank in bytes, id maps included. ``context_tokens`` None takes the longest
     request of the trace, the model's own limit at most. ``chunk_tokens`` is the prefill chunk of one request
     in a step, ``step_tokens`` what the prefills of a step share; ``output_fraction`` the share of its
-    output that a request is charged at admission. ``with_timings`` adds the wall times of this machine, which
-    no two runs share.
+    output that a request is charged at admission. ``forwards_in_flight``: how many may be launched before the result of
+    the oldest is looked at; 0: one after another. With ``prefix_cache`` requests start from what is cached of their
+    prompts, as far as the trace knows them; ``strategy``, ``checkpoint_tokens`` and ``eviction`` are those of
+    ``[prefix]``, and ``cache_outputs`` keeps what was generated too, which no other request can match. With
+    ``moves_take_time`` pages that the allocator moves are read and written on the GPU before the next forward.
+    ``with_timings`` adds the wall times of this machine, which no two runs share.
 
     Raises:
         SettingError: a value out of range; it names the setting, and whoever read it says where it stood.
@@ -47,12 +63,30 @@ class ReplaySettings:
     chunk_tokens: int = 2048
     step_tokens: int = 8192
     output_fraction: float = 1.0
+    forwards_in_flight: int = 2
+    prefix_cache: bool = False
+    strategy: str = EXTRA_BUFFER
+    checkpoint_tokens: int | None = None
+    eviction: Choice = attrs.field(default=Choice("lru"), converter=choice_of)
+    cache_outputs: bool = False
+    moves_take_time: bool = True
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
     with_timings: bool = False
 
     def __attrs_post_init__(self) -> None:
         # settings are checked where they are told, not where they are used
         _ = self.serving, _storage_config(self, self.context_tokens or 1)
+
+    @property
+    def prefix(self) -> PrefixConfig:
+        """The settings of the prefix cache."""
+        return PrefixConfig(
+            share=self.prefix_cache,
+            strategy=self.strategy,
+            checkpoint_tokens=self.checkpoint_tokens,
+            eviction=self.eviction,
+            cache_outputs=self.cache_outputs,
+        )
 
     @property
     def serving(self) -> ServingConfig:
@@ -67,8 +101,11 @@ def replay(
     *,
     catalog: Catalog | None = None,
     on_step: Callable[[Progress], None] | None = None,
+    on_open: Callable[[Scheduler], None] | None = None,
 ) -> dict[str, Any]:
     """Replay a trace and report, as a JSON-able document: the same arguments give the same document.
+
+    ``on_open`` is called with the loop before it runs, ``on_step`` after each of its iterations.
 
     Raises:
         PlanError: the budget cannot hold one request of the context length.
@@ -76,10 +113,13 @@ def replay(
     """
     requests = tuple(requests_of(trace.rows))
     context = settings.context_tokens or _context(requests, spec.context_max)
+    catalog = catalog or Catalog.installed()
     storage = build_storage(spec.layers, _storage_config(settings, context), catalog, source=trace.source)
-    scheduler = Scheduler(storage, ReplayRunner(CostModel(model_cost(spec)), settings.gpu), settings.serving)
-    began = time.perf_counter()
     try:
+        scheduler = _loop(spec, storage, settings, catalog)
+        if on_open is not None:
+            on_open(scheduler)
+        began = time.perf_counter()
         report = scheduler.run(requests, on_step)
     finally:
         storage.release()
@@ -89,7 +129,11 @@ def replay(
         "trace": _trace(trace),
         "gpu": attrs.asdict(settings.gpu),
         "arena": _arena(storage),
-        "loop": attrs.asdict(settings.serving, filter=lambda field, _: field.name != "keep_forwards"),
+        "loop": {
+            **attrs.asdict(settings.serving, filter=lambda field, _: field.name != "keep_forwards"),
+            "forwards_in_flight": settings.forwards_in_flight,
+        },
+        "prefix": _prefix(storage),
         **summarize(report),
     }
     if settings.with_timings:
@@ -104,7 +148,22 @@ def requests_of(rows: tuple[TraceRow, ...]) -> Iterator[Request]:
         ids = row.prefix_ids
         if ids is not None and row.session is not None:
             ids = tuple(known.setdefault((row.session, block), len(known)) for block in ids)
-        yield Request(number, row.arrival, row.prompt_tokens, row.output_tokens, prefix_ids=ids)
+        yield Request(
+            number, row.arrival, row.prompt_tokens, row.output_tokens, prefix_ids=ids, block_tokens=row.block_tokens
+        )
+
+
+def _loop(spec: ModelSpec, storage: Storage, settings: ReplaySettings, catalog: Catalog) -> Scheduler:
+    """The loop over a storage, its cost model behind it and, where prefixes are shared, a cache."""
+    counters = storage.chain.counters
+    runner = ReplayRunner(
+        CostModel(model_cost(spec)),
+        settings.gpu,
+        (lambda: counters.moved_bytes) if settings.moves_take_time else None,
+        TraceKeys(kept=len(storage.requests) + 1),
+    )
+    cache = PrefixTree(storage, make_eviction(catalog, settings.prefix)) if settings.prefix_cache else None
+    return Scheduler(storage, runner, settings.serving, cache=cache)
 
 
 def _context(requests: tuple[Request, ...], context_max: int | None) -> int:
@@ -119,7 +178,9 @@ def _storage_config(settings: ReplaySettings, context_tokens: int) -> StorageCon
             page_tokens=settings.page_tokens,
             context_tokens=context_tokens,
             max_running=settings.max_running,
+            forwards_in_flight=settings.forwards_in_flight,
         ),
+        prefix=settings.prefix,
         backend="host",
         policies=settings.policies,
     )
@@ -133,6 +194,19 @@ def _trace(trace: Trace) -> dict[str, Any]:
         "requests": len(trace.rows),
         "skipped": len(trace.skipped),
         "skipped_rows": [f"{bad.source.name}: {bad.place}: {bad.reason}" for bad in trace.skipped[:LISTED_MAX]],
+    }
+
+
+def _prefix(storage: Storage) -> dict[str, Any] | None:
+    """How prefixes are shared; None where they are not."""
+    prefix = storage.prefix
+    if not prefix.share:
+        return None
+    return {
+        "strategy": prefix.strategy,
+        "grid_tokens": storage.sizing.limits.grid,
+        "eviction": {"name": prefix.eviction.name, **prefix.eviction.settings},
+        "cache_outputs": prefix.cache_outputs,
     }
 
 

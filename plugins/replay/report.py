@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 
-from kvarena.plugins.serving.report import DONE, FAILED, REFUSED, BandUse, Report, Served
+from kvarena.plugins.serving.report import ABORTED, DONE, FAILED, REFUSED, BandUse, CacheUse, Report, Served
 
 PERCENTILES = (50, 90, 99)
 LISTED_MAX = 20
@@ -24,8 +25,11 @@ def summarize(report: Report) -> dict[str, Any]:
             "done": len(done),
             "refused": report.count(REFUSED),
             "failed": report.count(FAILED),
+            "aborted": report.count(ABORTED),
+            "clipped": sum(served.clipped for served in report.served),
             "retracted": sum(served.retractions > 0 for served in report.served),
             "retractions": report.retractions,
+            "preemptions": report.preemptions,
             "waited": report.waits,
         },
         "latency": {
@@ -37,6 +41,7 @@ def summarize(report: Report) -> dict[str, Any]:
         "steps": report.steps,
         "pages_moved": report.pages_moved,
         "bands": [_band(band) for band in report.bands],
+        "cache": _cache(report.cache),
         "refusals": _refusals(report.served),
     }
 
@@ -99,6 +104,10 @@ def _band(band: BandUse) -> Mapping[str, Any]:
         "moves": band.moves,
         "refusals": band.refusals,
     }
+
+
+def _cache(cache: CacheUse | None) -> dict[str, Any] | None:
+    return None if cache is None else {**attrs.asdict(cache), "hit_rate": cache.hit_rate}
 
 
 def _refusals(served: Iterable[Served]) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ import attrs
 
 from kvarena.plugins.serving.port import Request
 
-DONE, REFUSED, FAILED = "done", "refused", "failed"
+DONE, REFUSED, FAILED, ABORTED = "done", "refused", "failed", "aborted"
+FATES = (DONE, REFUSED, FAILED, ABORTED)
 
 
 @attrs.frozen
@@ -17,11 +18,27 @@ class Forward:
 
 
 @attrs.frozen
+class Attempt:
+    """One admission of a request: the forwards whose results counted, in order.
+
+    It started from ``cached`` tokens of a prefix cache; ``origin`` are the rising lengths at which the forwards ended
+    that had computed these, the last one ``cached``. A sample that a retraction or an abort dropped is not here: it
+    comes again in the next attempt.
+    """
+
+    forwards: tuple[Forward, ...]
+    cached: int = 0
+    origin: tuple[int, ...] = ()
+
+
+@attrs.frozen
 class Served:
     """One request's fate. Times in seconds of the loop's clock; None where it never came so far.
 
-    ``attempts`` has the forwards of each admission; a retraction starts the next one from row 0, with the
-    tokens generated before as part of the prompt. Empty where the loop was not asked to keep them.
+    ``clipped``: memory or the context held only a shorter output than was asked for. ``cached_tokens``: what a prefix
+    cache had of the tokens that its admissions needed. ``attempts`` has the forwards of each admission; a retraction
+    starts the next one, with the tokens generated before as part of the prompt. Empty where the loop was not asked to
+    keep them.
     """
 
     request: Request
@@ -32,8 +49,11 @@ class Served:
     first_token_at: float | None = None
     finished_at: float | None = None
     retractions: int = 0
+    preemptions: int = 0
     waited: bool = False
-    attempts: tuple[tuple[Forward, ...], ...] = ()
+    clipped: bool = False
+    cached_tokens: int = 0
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -64,9 +84,26 @@ class BandUse:
 
 
 @attrs.frozen
+class CacheUse:
+    """What a prefix cache did in a run. ``entries`` are those it holds at the end."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    checkpoints_taken: int
+    checkpoints_skipped: int
+    entries: int
+    evictions: int
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the tokens needed that was there."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+@attrs.frozen
 class Report:
     """A whole run. ``seconds`` is the loop's clock; ``memory_cpu_seconds`` is processor time of the
-    loop's thread inside kvarena, ``runner_seconds`` wall time inside the runner."""
+    loop's thread inside kvarena, ``runner_seconds`` wall time inside the runner. ``cache`` is None without one."""
 
     served: tuple[Served, ...]
     bands: tuple[BandUse, ...]
@@ -78,6 +115,8 @@ class Report:
     pages_moved: int
     memory_cpu_seconds: float
     runner_seconds: float
+    preemptions: int = 0
+    cache: CacheUse | None = None
 
     def count(self, fate: str) -> int:
         """How many requests met this fate."""

@@ -1,115 +1,112 @@
 """The running requests as arrays by request row, so that a step costs vector operations, not a loop."""
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
-from kvarena.plugins.serving.port import Request
-from kvarena.plugins.serving.report import Forward, Served
+from kvarena.planning.demand import chunk_stops
+from kvarena.plugins.serving.job import RUNNING, Job
 from kvarena.terms.ports import IntArray
 
-
-@attrs.define(eq=False)
-class Job:
-    """One request on its way through the loop, waiting or running."""
-
-    request: Request
-    queued_at_step: int = 0
-    generated: int = 0
-    admitted_at: float | None = None
-    first_token_at: float | None = None
-    retractions: int = 0
-    waited: bool = False
-    attempts: list[list[Forward]] = attrs.Factory(list)
-
-    @property
-    def known_tokens(self) -> int:
-        """The tokens that must be forwarded before the next one can be sampled."""
-        return self.request.prompt_tokens + self.generated
-
-    @property
-    def tokens_left(self) -> int:
-        """How many tokens it may still generate."""
-        return self.request.output_tokens - self.generated
-
-    def served(self, fate: str, now: float | None, reason: str = "") -> Served:
-        """The job's record, at its end."""
-        return Served(
-            request=self.request,
-            fate=fate,
-            reason=reason,
-            generated=self.generated,
-            admitted_at=self.admitted_at,
-            first_token_at=self.first_token_at,
-            finished_at=now,
-            retractions=self.retractions,
-            waited=self.waited,
-            attempts=tuple(tuple(attempt) for attempt in self.attempts),
-        )
+Flags = npt.NDArray[np.bool_]
 
 
 class Running:
-    """The jobs in their rows, oldest admission first, and how far each has come."""
+    """The jobs in their rows, oldest admission first, and how far each has come.
 
-    def __init__(self, rows: int) -> None:
+    Arrays by row. ``known``: the tokens that are known or being sampled; a row whose length is there has nothing to
+    do. ``most``: the rows that it will ever write. ``prompts``: the tokens that had to be forwarded when it started.
+    ``done``: the rows of forwards that were processed. ``stamp``: 0, or a number that no other job has had, so that a
+    result is told from one of the row's next job.
+    """
+
+    def __init__(self, rows: int, grid: int | None) -> None:
         self.jobs: dict[int, Job] = {}
-        self.known = np.zeros(rows, dtype=np.int64)
-        self.generated = np.zeros(rows, dtype=np.int64)
-        self.outputs = np.zeros(rows, dtype=np.int64)
-        self._order: IntArray | None = None
+        self.requests = np.full(rows, None, dtype=np.object_)
+        columns = np.zeros((8, rows), dtype=np.int64)
+        self.known, self.most, self.prompts, self.done, self.generated, self.outputs = columns[:6]
+        self.chunk, self.stamp = columns[6:]
+        self._grid = grid
+        self._stamps = 0
+        self._order: IntArray = np.empty(0, dtype=np.int64)
+        self._order_stamps: IntArray = np.empty(0, dtype=np.int64)
+        self._joined: list[int] = []
+        self._left = False
 
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def add(self, row: int, job: Job) -> None:
-        """A job starts in this row."""
-        self.jobs[row] = job
-        self.known[row] = job.known_tokens
-        self.generated[row] = job.generated
-        self.outputs[row] = job.request.output_tokens
-        self._order = None
+    def add(self, row: int, job: Job, chunk_tokens: int, done: int) -> None:
+        """A job starts in this row, in chunks of so many tokens at most, with ``done`` tokens there already."""
+        self._stamps += 1
+        job.place, job.row = RUNNING, row
+        self.jobs[row], self.requests[row] = job, job.request
+        self.known[row] = self.prompts[row] = job.known_tokens
+        self.most[row] = job.request.prompt_tokens + job.outputs - 1
+        self.generated[row], self.outputs[row] = job.generated, job.outputs
+        self.done[row], self.chunk[row], self.stamp[row] = done, chunk_tokens, self._stamps
+        self._joined.append(row)
 
     def remove(self, row: int) -> Job:
-        """The job leaves its row."""
+        """The job leaves its row; what was sampled for it and not processed is dropped."""
         job = self.jobs.pop(row)
-        job.generated = int(self.generated[row])
-        self._order = None
+        job.generated, job.row = int(self.generated[row]), -1
+        self.requests[row], self.stamp[row] = None, 0
+        self._left = True
         return job
 
     def rows(self) -> IntArray:
         """The rows in use, oldest admission first."""
-        if self._order is None:
-            self._order = np.fromiter(self.jobs, dtype=np.int64, count=len(self.jobs))
+        if self._left:
+            here = self.stamp[self._order] == self._order_stamps
+            self._order, self._order_stamps = self._order[here], self._order_stamps[here]
+            self._joined = [row for row in self._joined if row in self.jobs]
+            self._left = False
+        if self._joined:
+            self._order = np.append(self._order, self._joined)
+            self._order_stamps = self.stamp[self._order]
+            self._joined.clear()
         return self._order
 
-    def compose(self, lengths: IntArray, chunk_tokens: int, step_tokens: int) -> tuple[IntArray, IntArray]:
-        """The rows of the next step and the length that each reaches in it.
+    def compose(self, lengths: IntArray, step_tokens: int) -> tuple[IntArray, IntArray]:
+        """The rows of the next step and the length that each reaches in it, from lengths alone.
 
-        Every row that decodes takes part; prefills, oldest first, share ``step_tokens`` in whole chunks of
-        ``chunk_tokens``: a chunk cut short would move the grid that admission priced.
+        Every row that decodes takes part; prefills, oldest first, share ``step_tokens`` in whole chunks: a chunk cut
+        short would move the grid that admission priced. A row that waits for the result of its last token does not.
         """
         rows = self.rows()
-        rest = self.known[rows] - lengths[rows]
-        chunks = np.minimum(rest, chunk_tokens)
-        prefills = np.where(rest > 1, chunks, 0)
-        chosen = (rest == 1) | (np.cumsum(prefills) <= step_tokens)
-        return rows[chosen], lengths[rows[chosen]] + chunks[chosen]
+        starts, known = lengths[rows], self.known[rows]
+        rest = known - starts
+        if rest.max(initial=0) <= 1:
+            stops, chosen = known, rest > 0
+        else:
+            stops = chunk_stops(starts, known, self.chunk[rows], self._grid)
+            prefills = np.where(rest > 1, stops - starts, 0)
+            chosen = (rest == 1) | ((rest > 1) & (prefills.cumsum() <= step_tokens))
+        if chosen.all():
+            return rows, stops
+        return rows[chosen], stops[chosen]
 
-    def victim(self) -> int:
-        """Whom a shortage stops: the latest admitted among those of the lowest priority."""
-        lowest = min(job.request.priority for job in self.jobs.values())
-        return next(row for row in reversed(self.jobs) if self.jobs[row].request.priority == lowest)
+    def launched(self, rows: IntArray, stops: IntArray) -> Flags:
+        """These rows are forwarded to these lengths; which of them sample their next token thereby."""
+        known = self.known[rows]
+        samples = stops == known
+        self.known[rows] = np.minimum(known + samples, self.most[rows])
+        return samples
 
-    def sampled(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Each of these rows got a token. Returns the rows that got their first, and those that got their last."""
-        self.generated[rows] += 1
-        self.known[rows] += 1
-        generated = self.generated[rows]
-        return rows[generated == 1], rows[generated >= self.outputs[rows]]
+    def processed(self, rows: IntArray, stops: IntArray, samples: Flags) -> tuple[IntArray, IntArray]:
+        """These rows' results have come. Returns the rows that got their first token, and those that got their last."""
+        self.done[rows] = stops
+        sampled = rows[samples]
+        generated = self.generated[sampled] + 1
+        self.generated[sampled] = generated
+        return sampled[generated == 1], sampled[generated >= self.outputs[sampled]]
 
-    def keep_forwards(self, rows: IntArray, starts: IntArray, stops: IntArray, samples: npt.NDArray[np.bool_]) -> None:
-        """Write each row's forward into its job's present attempt."""
-        for row, start, stop, sample in zip(
-            rows.tolist(), starts.tolist(), stops.tolist(), samples.tolist(), strict=True
-        ):
-            self.jobs[row].attempts[-1].append(Forward(start, stop, sample))
+    def victims(self, below: int | None = None) -> list[int]:
+        """Whom a shortage stops, in this order: the lowest priority first, and of one priority the latest admitted.
+
+        ``below``: only those of a lower priority.
+        """
+        rows = [
+            row for row in reversed(self.rows().tolist()) if below is None or self.jobs[row].request.priority < below
+        ]
+        return sorted(rows, key=lambda row: self.jobs[row].request.priority)

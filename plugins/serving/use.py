@@ -20,20 +20,43 @@ class UseMeter:
         self._seconds = 0.0
         self.memory_seconds = 0.0
         self.runner_seconds = 0.0
+        self._runner_cpu = 0.0
+        self._inside = False
 
     @contextmanager
     def memory_time(self) -> Iterator[None]:
-        """Count the processor time of a block, of this thread alone, as kvarena's own."""
-        began = time.thread_time()
-        yield
-        self.memory_seconds += time.thread_time() - began
+        """Count the processor time of a block, of this thread alone, as kvarena's own; without the runner's in it."""
+        if self._inside:
+            yield
+            return
+        self._inside = True
+        began = time.thread_time() - self._runner_cpu
+        try:
+            yield
+        finally:
+            self.memory_seconds += time.thread_time() - self._runner_cpu - began
+            self._inside = False
 
-    def count(self, seconds: float) -> None:
-        """The bands held what they hold now for so long."""
+    @contextmanager
+    def runner_time(self) -> Iterator[None]:
+        """Count the wall time of a block as the runner's."""
+        began, cpu = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            self._runner_cpu += time.thread_time() - cpu
+            self.runner_seconds += time.perf_counter() - began
+
+    def held(self) -> list[int]:
+        """The units that live in each band now, in chain order."""
+        return [band.live for band in self._chain.bands.values()]
+
+    def count(self, held: list[int], seconds: float) -> None:
+        """The bands held so much for so long."""
         self._seconds += seconds
-        for index, shot in enumerate(self._chain.snapshot().bands):
-            self._peaks[index] = max(self._peaks[index], shot.live)
-            self._areas[index] += shot.live * seconds
+        for index, live in enumerate(held):
+            self._peaks[index] = max(self._peaks[index], live)
+            self._areas[index] += live * seconds
 
     def bands(self) -> tuple[BandUse, ...]:
         """Each band's use, in chain order."""

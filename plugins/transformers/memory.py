@@ -5,7 +5,7 @@ advances rows of its own. Pages and slots may move at every step, so nothing phy
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -17,6 +17,7 @@ from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError
 from kvarena.terms.invariants import invariant
+from kvarena.terms.ports import IntArray
 
 PIECE_PAGES = 16
 """Rows that are copied in are brought in so many pages at a time, so that windows retire as they fill."""
@@ -46,6 +47,29 @@ class Place:
 Views = Mapping[int, Mapping[str, PartView]]
 
 
+class RowIds(Protocol):
+    """The physical ids of some rows: page tables (rows, pages) by sub-pool, and slots (rows, slots per row)."""
+
+    @property
+    def tables(self) -> Mapping[str, IntArray]: ...
+
+    @property
+    def slots(self) -> IntArray | None: ...
+
+
+@attrs.frozen(eq=False)
+class KeptIds:
+    """The ids of one step, all translated: what a forward needs whose turn comes when the step is over."""
+
+    tables: Mapping[str, IntArray]
+    slots: IntArray | None
+
+    @classmethod
+    def of(cls, ids: IterationIds) -> "KeptIds":
+        """Read them now, while they are valid."""
+        return cls({name: ids.tables[name] for name in ids.tables}, ids.slots)
+
+
 def views_of(storage: Storage) -> Views:
     """The typed views of the storage, by layer and role."""
     # an inference tensor could not be written outside of inference mode later on
@@ -64,13 +88,13 @@ class RowMemory:
         self.length = 0
         self._views = views
         self.page_tokens = page_tokens
-        self._ids: IterationIds | None = None
+        self._ids: RowIds | None = None
         self._index = np.empty(0, dtype=np.int64)
         self._tables: dict[str, torch.Tensor] = {}
         self._spans: dict[tuple[str, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._lent: dict[Place, torch.Tensor] = {}
 
-    def bind(self, ids: IterationIds, index: Sequence[int], length: int) -> None:
+    def bind(self, ids: RowIds, index: Sequence[int], length: int) -> None:
         """Use these ids from here on: the rows at ``index`` of a step that brought them to ``length``."""
         self.commit()
         self._ids = ids
@@ -162,7 +186,7 @@ class RowMemory:
         chosen = np.asarray(slots)[self._index]
         return torch.from_numpy(np.ascontiguousarray(chosen.reshape(len(chosen), -1)[:, 0]))
 
-    def _present(self) -> IterationIds:
+    def _present(self) -> RowIds:
         """The ids of the present step; nothing can be read or written before the first."""
         if self._ids is None:
             raise InvariantError("memory.used_before_step")

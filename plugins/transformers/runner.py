@@ -5,20 +5,26 @@ repeats the same forwards. The runner owns the tokens: the loop sees rows and le
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import attrs
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
 
-from kvarena.plugins.serving.port import Batch, Chunk, Outcome
+from kvarena.ledger.steps import Forward
+from kvarena.plugins.serving.port import Batch, Chunk, Outcome, Request
 from kvarena.plugins.transformers.geometry import CACHE_ARGUMENT, KV, STATE, layers_of, plain_cache
 from kvarena.plugins.transformers.layers import arena_layers
-from kvarena.plugins.transformers.memory import RowMemory, views_of
+from kvarena.plugins.transformers.memory import KeptIds, RowMemory, views_of
+from kvarena.plugins.transformers.tokens import Transcript, Transcripts
 from kvarena.storage.storage import Storage
-from kvarena.terms.errors import KvarenaError
+from kvarena.terms.errors import InvariantError, KvarenaError
 from kvarena.terms.layers import Layer
+from kvarena.terms.ports import Event, IntArray
 
 
 class ModelRunner:
@@ -26,6 +32,11 @@ class ModelRunner:
 
     A step takes ``step_seconds`` on the loop's clock, and ``token_seconds`` more for each token that it
     forwards, however long the model really took: a run repeats to the step on any machine.
+
+    A batch's life:  1. launch  its ids are read, while they are valid, and its work is put on the forwards' stream.
+                     2. run     in its turn, on the stream's thread: the arena's bytes and the tokens are read then.
+                     3. result  its end is waited for. What the model raised is raised here, once; the batches behind
+                                it are not run, and say so.
 
     Raises:
         KvarenaError: the storage was built for other layers, or the model keeps a state outside its cache,
@@ -39,44 +50,99 @@ class ModelRunner:
         self._kinds = plain_cache(model.config).layers
         self._layers = layers_of(storage.plan, len(self._kinds))
         check_servable(model, self._kinds, self._layers)
-        self._memory = RowMemory(views_of(storage), storage.plan.page_tokens)
+        self._storage = storage
+        self._views = views_of(storage)
         storage.at_release.append(self._forget_views)
         self._seconds = step_seconds, token_seconds
-        self._sampled: dict[int, list[int]] = {}
+        self._transcripts = Transcripts()
         self._ends = end_tokens(model)
+        self._flights: dict[Batch, tuple[_Flight, Event]] = {}
+        self._fault = ""
 
-    def run(self, batch: Batch) -> Outcome:
-        """Forward every chunk; remember the token that each sampling chunk gives."""
-        ended = np.zeros(len(batch), dtype=bool)
-        for at, chunk in enumerate(batch.chunks()):
-            token = self._forward(batch, at, chunk)
-            if chunk.samples:
-                self._sampled.setdefault(chunk.request.id, []).append(token)
-                ended[at] = token in self._ends
+    def launch(self, batch: Batch, forward: Forward) -> None:
+        """Put the forwards of every chunk on the forward's stream.
+
+        Raises:
+            KvarenaError: a request has no prompt tokens; nothing is on the stream.
+        """
+        chunks = tuple(batch.chunks())
+        transcripts = [self._transcript(chunk.request) for chunk in chunks]
+        memory = RowMemory(self._views, self._storage.plan.page_tokens)
+        timeline = self._storage.chain.ledger.timeline
+        flight = _Flight(chunks, np.zeros(len(chunks), dtype=np.bool_), torch.get_num_threads())
+        self._storage.forwards.run(forward, partial(self._run, flight, transcripts, memory, KeptIds.of(batch.ids)))
+        self._flights[batch] = flight, timeline.device.record(timeline.forward)
+
+    def result(self, batch: Batch) -> Outcome:
+        """Wait for the batch; its seconds on the loop's clock, and which rows sampled a token that ends an answer.
+
+        Raises:
+            KvarenaError: an earlier batch failed, so that this one was not run.
+            Exception: what the model raised.
+        """
+        if batch not in self._flights:
+            raise InvariantError("runner.result_of_unlaunched_batch")
+        flight, event = self._flights.pop(batch)
+        self._storage.device.synchronize(event)
+        if flight.error is not None:
+            raise flight.error
         step, per_token = self._seconds
-        return Outcome(step + per_token * int((batch.stops - batch.starts).sum()), ended)
+        return Outcome(step + per_token * sum(chunk.stop - chunk.start for chunk in flight.chunks), flight.ended)
 
     def tokens(self, request_id: int) -> tuple[int, ...]:
-        """The tokens sampled for a request so far; they survive a retraction."""
-        return tuple(self._sampled.get(request_id, ()))
+        """The tokens sampled for a request so far, up to one that ends it; they survive a retraction."""
+        return self._transcripts.sampled(request_id)
 
-    def _forward(self, batch: Batch, at: int, chunk: Chunk) -> int:
-        """Forward one chunk through the model; returns the greedy token after it."""
-        self._memory.bind(batch.ids, [at], chunk.stop)
-        cache = Cache(layers=arena_layers(self._kinds, self._layers, self._memory, chunk.start))
-        token = forward(self.model, cache, self._tokens(chunk))
-        self._memory.commit()
-        return token
+    def keys(self, request: Request, count: int) -> IntArray | None:
+        """The first ``count`` tokens, int64 (count,): a read-only view, not to be kept. None without a prompt."""
+        return self._transcripts.keys(request, count)
 
-    def _tokens(self, chunk: Chunk) -> list[int]:
-        """The token values of a chunk: of the prompt, then those sampled before."""
-        if chunk.request.prompt is None:
-            raise KvarenaError(f"request {chunk.request.id} has no prompt tokens; a model cannot run on lengths alone")
-        known = [*chunk.request.prompt, *self._sampled.get(chunk.request.id, ())]
-        return known[chunk.start : chunk.stop]
+    def _transcript(self, request: Request) -> Transcript:
+        """The tokens of a request that is to be run."""
+        transcript = self._transcripts.of(request)
+        if transcript is None:
+            raise KvarenaError(f"request {request.id} has no prompt tokens; a model cannot run on lengths alone")
+        return transcript
+
+    # -- on the forwards' stream
+
+    def _run(self, flight: "_Flight", transcripts: list[Transcript], memory: RowMemory, ids: KeptIds) -> None:
+        """The work of a batch. Nothing leaves it but through ``result``: a stream that fails takes no more work."""
+        if self._fault:
+            flight.error = KvarenaError(f"not run: the model failed in an earlier batch ({self._fault})")
+            return
+        try:
+            if torch.get_num_threads() != flight.threads:  # another count adds in another order
+                torch.set_num_threads(flight.threads)
+            for at, (chunk, transcript) in enumerate(zip(flight.chunks, transcripts, strict=True)):
+                memory.bind(ids, [at], chunk.stop)
+                flight.ended[at] = self._forward(memory, chunk, transcript)
+        except BaseException as error:
+            flight.error, self._fault = error, f"{type(error).__name__}: {error}"
+
+    def _forward(self, memory: RowMemory, chunk: Chunk, transcript: Transcript) -> bool:
+        """Forward one chunk through the model, and write its greedy token; whether that one ends the answer."""
+        cache = Cache(layers=arena_layers(self._kinds, self._layers, memory, chunk.start))
+        token = forward(self.model, cache, transcript.read(chunk.start, chunk.stop))
+        memory.commit()
+        ends = token in self._ends
+        if chunk.samples:
+            transcript.sample(chunk.stop, token, ends=ends)
+        return chunk.samples and ends
 
     def _forget_views(self) -> None:
-        self._memory = RowMemory({}, self._memory.page_tokens)
+        self._views = {}
+        self._flights.clear()
+
+
+@attrs.define(eq=False)
+class _Flight:
+    """A launched batch: its chunks, which of them ended, what went wrong. Written on the stream, read behind it."""
+
+    chunks: tuple[Chunk, ...]
+    ended: npt.NDArray[np.bool_]
+    threads: int
+    error: BaseException | None = None
 
 
 def forward(model: PreTrainedModel, cache: Cache, tokens: Sequence[int]) -> int:

@@ -1,7 +1,7 @@
 """The judge: every request's forwards repeated with transformers' own cache, token by token.
 
-The reference forwards the same chunks, recomputation after a retraction included, because some families
-differ from themselves under another chunking. What is compared are greedy tokens.
+The reference forwards the same chunks, recomputation after a retraction and the rows of a cached prefix
+included, because some families differ from themselves under another chunking. What is compared are greedy tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 import attrs
 from transformers import Cache, PreTrainedModel
 
-from kvarena.plugins.serving.report import Forward, Report, Served
+from kvarena.plugins.serving.report import Attempt, Report, Served
 from kvarena.plugins.transformers.geometry import plain_cache
 from kvarena.plugins.transformers.runner import forward
 from kvarena.terms.errors import KvarenaError
+from kvarena.terms.invariants import invariant
 
 
 @attrs.frozen
@@ -49,14 +50,16 @@ def verify(
 ) -> Verdict:
     """Repeat the forwards of a run's requests that got tokens; ``tokens`` gives what was sampled, by request id.
 
+    Of a request's tokens the first ``generated`` are compared: a forward that was dropped may have sampled more.
     Stops at the first difference. ``on_request`` is told after each request how many are done.
 
     Raises:
         KvarenaError: a request has tokens but no forwards: the loop was not asked to keep them.
+        InvariantError: an attempt's origin does not end at what it started from.
     """
     requests = compared = 0
     for done, record in enumerate(report.served, start=1):
-        sampled = tokens(record.request.id)
+        sampled = tokens(record.request.id)[: record.generated]
         if sampled:
             count, difference = _repeat(model, record, sampled)
             requests, compared = requests + 1, compared + count
@@ -69,28 +72,41 @@ def verify(
 
 def _repeat(model: PreTrainedModel, record: Served, sampled: Sequence[int]) -> tuple[int, Difference | None]:
     """One request: each attempt from an empty cache, each forward with the tokens that were known then."""
-    if record.request.prompt is None or not any(record.attempts):
+    prompt = record.request.prompt
+    if prompt is None or not any(attempt.forwards for attempt in record.attempts):
         raise KvarenaError(
             f"request {record.request.id} cannot be repeated: its prompt or its forwards were not kept (keep_forwards)"
         )
-    known = [*record.request.prompt, *sampled]
-    position = 0
+    known = [*prompt, *sampled]
+    compared = 0
     for attempt in record.attempts:
-        cache: Cache = plain_cache(model.config)
-        for step in attempt:
-            expected = forward(model, cache, _slice(known, step))
+        cache = _prefix(model, known, attempt)
+        for step in attempt.forwards:
+            expected = forward(model, cache, known[step.start : step.stop])
             if not step.samples:
                 continue
-            if position >= len(sampled) or expected != sampled[position]:
-                got = sampled[position] if position < len(sampled) else -1
-                return position + 1, Difference(record.request.id, position, expected, got)
-            position += 1
-    if position != len(sampled):
+            place = step.stop - len(prompt)
+            if place != compared or place >= len(sampled):
+                raise KvarenaError(
+                    f"request {record.request.id} has {len(sampled)} tokens, and a kept forward samples token {place} "
+                    f"after {compared}"
+                )
+            compared += 1
+            if expected != sampled[place]:
+                return compared, Difference(record.request.id, place, expected, sampled[place])
+    if compared != len(sampled):
         raise KvarenaError(
-            f"request {record.request.id} has {len(sampled)} tokens, and its kept forwards sampled {position}"
+            f"request {record.request.id} has {len(sampled)} tokens, and its kept forwards sampled {compared}"
         )
-    return position, None
+    return compared, None
 
 
-def _slice(known: Sequence[int], step: Forward) -> Sequence[int]:
-    return known[step.start : step.stop]
+def _prefix(model: PreTrainedModel, known: Sequence[int], attempt: Attempt) -> Cache:
+    """A plain cache that holds what the attempt started from, forwarded in the pieces that had computed it."""
+    cache: Cache = plain_cache(model.config)
+    start = 0
+    for stop in attempt.origin:
+        forward(model, cache, known[start:stop])
+        start = stop
+    invariant("verify.origin_of_cached_rows", start == attempt.cached, origin=attempt.origin, cached=attempt.cached)
+    return cache

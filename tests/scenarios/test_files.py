@@ -18,8 +18,8 @@ from kvarena.storage.lanes import Lanes
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("h*.toml"))
 CATALOG = Catalog.installed()
-WAITING = {"h07", "h09", "h12", "h19", "h20"}
-"""Those that await what comes with later steps: clipping at arrival, checkpoints in a cache, stages."""
+WAITING = {"h19"}
+"""Those that await what comes with later steps: stages."""
 
 
 def test_there_is_a_file_for_each_scenario() -> None:

@@ -93,12 +93,14 @@ class Keys:
         away = table.away
         yield int(np.sign(away.holds[row])), int(away.drafts[row]), int(away.reserved[row])
         owner = self._storage.plan.owner or ""
-        yield self._named(owner, table.pages[row, : int(table.page_counts[row])])
+        pages = table.pages[row, : int(table.page_counts[row])]
+        yield self._named(owner, pages)
         slots = self._stage.props.maps.slots_name
         if slots is not None:
             yield self._named(slots, table.slots[row])
-        for tags in self._stage.props.tags.pools.values():
-            yield np.sign(tags.table[row]).tolist()
+        for name, tags in self._stage.props.tags.pools.items():
+            held = self._storage.chain.bands[name].ids.bound_among(table.slots[row] if tags.is_slots else pages)
+            yield np.sign(tags.by_id[held]).tolist()
 
     def _flying(self) -> list[Any]:
         flights = [flight.forward for flight in self._stage.forwards.flights.values()]

@@ -7,6 +7,8 @@ import numpy as np
 from kvarena.plugins.stress.stage.props import Check, Props, Units, Write, distinct
 from kvarena.plugins.stress.stage.tags import PoolTags
 from kvarena.storage.iteration_ids import IterationIds
+from kvarena.storage.requests import UNBOUND
+from kvarena.terms.lifetimes import prefix_floor
 from kvarena.terms.ports import IntArray
 
 Only = Mapping[int, Iterable[int]]
@@ -18,19 +20,21 @@ def reads_of(props: Props, names: Sequence[str], ids: IterationIds) -> list[Chec
     if not props.tags.on or not len(ids.rows):
         return []
     found = []
-    tables, rows = ids.tables, ids.rows
+    tables, rows, requests = ids.tables, ids.rows, props.storage.requests
+    held: IntArray | None = None
     for tags in props.tags.token_pools:
         table = tables[tags.name]
         if not table.shape[1]:
             continue
         whose, at = (table != tags.sink_page).nonzero()
-        expected = tags.pages.take(tags.place(rows.take(whose), at), 0)
-        found.append(Check(tags, table[whose, at], expected, names, whose, at))
-    slots, slot_ids = props.tags.slots, ids.slots
+        if held is None:
+            held = requests.pages[rows, : table.shape[1]]
+        found.append(Check(tags, table[whose, at], tags.by_id.take(held[whose, at], 0), names, whose, at))
+    slots, slot_ids = props.tags.slots, ids.live_slots
     if slots is not None and slot_ids is not None:
-        count, width = slot_ids.shape
-        whose, at = np.divmod(np.arange(count * width), width)
-        found.append(Check(slots, slot_ids.reshape(-1), slots.table[rows].reshape(-1, 1), names, whose, at))
+        mine = requests.slots[rows, : requests.live_slots]
+        whose, at = (mine != UNBOUND).nonzero()
+        found.append(Check(slots, slot_ids[whose, at], slots.by_id.take(mine[whose, at], 0), names, whose, at))
     return found
 
 
@@ -43,7 +47,8 @@ def writes_of(props: Props, ids: IterationIds, only: Only | None = None, sub_poo
     chosen = slice(None) if only is None else _chosen(ids.rows[index], positions, only)
     index, positions = index[chosen], positions[chosen]
     places = ids.write_offsets()[chosen] if len(index) else positions
-    rows = ids.rows.take(index)
+    rows, requests = ids.rows.take(index), props.storage.requests
+    held = requests.flat.take(rows * requests.pages_per_row + positions // ids.page_tokens)
     for tags in props.tags.token_pools:
         if not len(index) or (sub_pool and tags.name != sub_pool):
             continue
@@ -52,17 +57,19 @@ def writes_of(props: Props, ids: IterationIds, only: Only | None = None, sub_poo
         count = int(np.count_nonzero(bound))
         fresh = props.tags.fresh(count)
         if count == len(pages):
-            tags.table[rows, positions] = fresh
+            tags.by_id[held, places] = fresh
             found.append(Write(tags, pages, places, fresh))
         else:
-            tags.table[rows[bound], positions[bound]] = fresh
+            tags.by_id[held[bound], places[bound]] = fresh
             found.append(Write(tags, pages[bound], places[bound], fresh))
-    slots, slot_ids = props.tags.slots, ids.slots
+    slots, slot_ids = props.tags.slots, ids.live_slots
     if slots is not None and slot_ids is not None and sub_pool in ("", slots.name):
         writers = distinct(index) if props.maps.names else np.arange(len(ids.rows))
-        pages = slot_ids[writers].reshape(-1)
+        mine = requests.slots[ids.rows[writers], : requests.live_slots]
+        is_there = mine != UNBOUND
+        pages, mine = slot_ids[writers][is_there], mine[is_there]
         fresh = props.tags.fresh(len(pages))
-        slots.table[ids.rows[writers]] = fresh.reshape(len(writers), slots.table.shape[1])
+        slots.by_id[mine, 0] = fresh
         found.append(Write(slots, pages, np.zeros_like(pages), fresh))
     return found
 
@@ -77,8 +84,27 @@ def reads_of_units(props: Props, units: Units) -> list[Check]:
         pages = props.storage.chain.pages(name, ids)
         bound = (pages != tags.sink_page).nonzero()[0]
         zeros = np.zeros_like(bound)
-        found.append(Check(tags, pages[bound], units.tags[name][bound], (units.name,), zeros, bound))
+        found.append(Check(tags, pages[bound], tags.by_id[ids[bound]], (units.name,), zeros, bound))
     return found
+
+
+def missing_rows(props: Props, names: Sequence[str], ids: IterationIds) -> str:
+    """Who of those that share pages lacks a row that its lifetime says it needs, in words; empty where nobody does."""
+    table = props.storage.requests
+    sharing = (table.handed[ids.rows] > 0).nonzero()[0]
+    if not len(sharing):
+        return ""
+    stops = -(-ids.lengths // ids.page_tokens)
+    for pool in props.storage.plan.token_pools:
+        floor = prefix_floor(pool.lifetime, ids.starts[sharing]) if pool.unit_bytes else None
+        if floor is None:
+            continue
+        pages, sink = ids.tables[pool.name], props.storage.chain.bands[pool.name].grid.sink_page
+        for at, first in zip(sharing.tolist(), (floor // ids.page_tokens).tolist(), strict=True):
+            lost = (pages[at, first : stops[at]] == sink).nonzero()[0]
+            if len(lost):
+                return f"{names[at]} needs page {first + int(lost[0])} of {pool.name}, which is not bound"
+    return ""
 
 
 def rows_of_request(props: Props, row: int, length: int) -> IterationIds:

@@ -12,12 +12,13 @@ from kvarena.assembly.config import (
     ChecksConfig,
     Choice,
     PoliciesConfig,
+    PrefixConfig,
     SettingError,
     StorageConfig,
     at_least,
     choice_of,
 )
-from kvarena.assembly.loader import make
+from kvarena.assembly.loader import make, make_eviction
 from kvarena.planning.charges import Charges
 from kvarena.planning.packing import usable_range
 from kvarena.planning.plan import Plan
@@ -74,6 +75,7 @@ class ChainSpec:
     owner: str = attrs.field(default="any", validator=attrs.validators.in_(("any", "required")))
     checks: int = attrs.field(default=STRICT, validator=at_least(0, STRICT))
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
+    prefix: PrefixConfig = attrs.field(factory=PrefixConfig)
     sub_pools: Mapping[str, PoolSpec] = attrs.field(factory=dict)
     models: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
@@ -138,7 +140,8 @@ def open_stage(spec: ChainSpec, backend: Choice, catalog: Catalog, source: str) 
             "lower it, or the context"
         )
     return Stage(
-        storage, chunk_tokens=spec.chunk, host_places=spec.host_places, output_fraction=spec.output_fraction
+        storage, chunk_tokens=spec.chunk, host_places=spec.host_places, output_fraction=spec.output_fraction,
+        eviction=make_eviction(catalog, spec.prefix, source),
     )  # fmt: skip
 
 
@@ -148,7 +151,8 @@ def _config(spec: ChainSpec, backend: Choice, memory: int) -> StorageConfig:
         slots_per_request=spec.slots_per_request, mirrors=spec.mirrors, owner=spec.owner,
         forwards_in_flight=spec.forwards_in_flight,
     )  # fmt: skip
-    return StorageConfig(arena=arena, backend=backend, policies=spec.policies, checks=ChecksConfig(level=spec.checks))
+    checks = ChecksConfig(level=spec.checks)
+    return StorageConfig(arena=arena, backend=backend, policies=spec.policies, prefix=spec.prefix, checks=checks)
 
 
 def _budget(spec: ChainSpec, plan: Plan, source: str) -> int:
@@ -161,7 +165,8 @@ def _budget(spec: ChainSpec, plan: Plan, source: str) -> int:
     most = max((pool.unit_bytes for pool in plan.sub_pools), default=0)
     for arena_bytes in range(wanted, wanted + 3 * most + spec.unit, spec.unit):
         if len(usable_range(plan, arena_bytes)) == wanted:
-            limits = limits_of(_config(spec, Choice("host"), 1).arena)
+            config = _config(spec, Choice("host"), 1)
+            limits = limits_of(config.arena, config.prefix, plan, source=source)
             return arena_bytes + sum(Charges(plan, arena_bytes, limits).fixed(spec.requests, arena_bytes).values())
     raise ConfigError(
         f"{source}: chain.arena: no arena leaves exactly {spec.arena} units beside the sinks, as pages lie on grids "

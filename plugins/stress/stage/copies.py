@@ -6,13 +6,15 @@ from typing import Any
 import attrs
 import numpy as np
 
+from kvarena.ledger.steps import Forward
+from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.forwards import Forwards
 from kvarena.plugins.stress.stage.props import NO_PAGES, Props, Request
 from kvarena.plugins.stress.stage.requests import Requests
-from kvarena.plugins.stress.stage.shelf import Shelf
 from kvarena.storage.copies import Copy
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
+from kvarena.terms.members import among
 from kvarena.terms.ports import Event, IntArray
 
 
@@ -87,9 +89,9 @@ class Transport:
 class Copies:
     """The verbs of host copies."""
 
-    def __init__(self, props: Props, shelf: Shelf, requests: Requests, forwards: Forwards, places: int) -> None:
+    def __init__(self, props: Props, entries: Entries, requests: Requests, forwards: Forwards, places: int) -> None:
         self._props = props
-        self._shelf = shelf
+        self._entries = entries
         self._requests = requests
         self._forwards = forwards
         self.host = Shelves(props, places)
@@ -116,14 +118,10 @@ class Copies:
         if bool(request) == bool(entry):
             raise ConfigError(f"backup {copy!r}: name a request or an entry, one of the two")
         if entry:
-            found = self._shelf.find(entry)
-            ids = {name: mine for name, mine in found.ids.items() if chain.bands[name].grid.unit_bytes}
+            found = self._entries.ids_of(self._entries.find(entry))
+            ids = {name: mine for name, mine in found.items() if chain.bands[name].grid.unit_bytes}
         else:
-            row, table = props.present(request, "backup").row, props.storage.requests
-            pages = table.pages[row, : int(table.page_counts[row])]
-            ids = {pool.name: pages for pool in props.storage.plan.token_pools if pool.unit_bytes}
-            if props.maps.slots_name is not None:
-                ids[props.maps.slots_name] = table.slots[row]
+            ids = self._ids_of(props.present(request, "backup"))
         kept, saved = {}, {}
         for name, mine in ids.items():
             at = chain.bands[name].ids.is_bound(mine).nonzero()[0]
@@ -149,6 +147,7 @@ class Copies:
             if is_new:
                 self._requests.end(request)
             return handle
+        props.born(np.array([opened.row]), 0)
         opened.written = rows
         self.under_way[copy] = Transport(
             copy, handle, is_load=True, saved=dict(saved), request=opened, is_own=not source
@@ -173,10 +172,11 @@ class Copies:
         elif transport.is_load:
             targets = self._fill(transport)
         else:
+            self._check_held(transport)
             targets = {name: self.host.take(name, len(mine.at)) for name, mine in transport.saved.items()}
             for name, places in targets.items():
                 mine = transport.saved[name]
-                mine.places, mine.tags = places, self._tags_of(name, *transport.whose, mine.at)
+                mine.places, mine.tags = places, self._tags_of(name, transport.copy.ids[name])
         moved = {name: (self.host.memory(name), places) for name, places in targets.items()}
         props.storage.copies.submit(transport.copy, moved)
         use = transport.copy.use
@@ -209,26 +209,37 @@ class Copies:
 
     def copy_state(self, source: str, target: str, forward: str = "") -> int:
         """The state of one request becomes another's too: how many slots."""
-        sources, known = self._slots_of(source)
-        targets, told = self._slots_of(target)
+        sources, targets = self._slots_of(source), self._slots_of(target)
         flight = self._forwards.with_kernels(forward) if forward else None
-        self._props.storage.copies.copy_state(sources, targets, flight)
-        told[:] = known
+        copy_slots(self._props, sources, targets, flight)
         return len(sources)
 
     # -- inside
 
-    def _slots_of(self, name: str) -> tuple[IntArray, IntArray]:
-        """The state slots of a request, or those held by name, and what each should hold."""
-        props = self._props
-        slots, pool = props.maps.slots_name, props.tags.slots
+    def _slots_of(self, name: str) -> IntArray:
+        """The state slots of a request, or those held by name."""
+        props, slots = self._props, self._props.maps.slots_name
         if name in props.units and slots is not None:
-            units = props.units[name]
-            ids = units.ids.get(slots, np.empty(0, dtype=np.int64))
-            return ids, units.tags[slots].reshape(-1) if slots in units.tags else np.zeros_like(ids)
-        row = props.request(name).row
-        ids = props.storage.requests.slots[row]
-        return ids, np.zeros_like(ids) if pool is None else pool.table[row]
+            return props.units[name].ids.get(slots, NO_PAGES)
+        table = props.storage.requests
+        return table.slots[props.request(name).row, : table.live_slots]
+
+    def _ids_of(self, request: Request) -> dict[str, IntArray]:
+        """The ids that a request has, by sub-pool with bytes."""
+        props, row, table = self._props, request.row, self._props.storage.requests
+        pages = table.pages[row, : int(table.page_counts[row])]
+        ids = {pool.name: pages for pool in props.storage.plan.token_pools if pool.unit_bytes}
+        if props.maps.slots_name is not None:
+            ids[props.maps.slots_name] = table.slots[row, : table.live_slots]
+        return ids
+
+    def _check_held(self, transport: Transport) -> None:
+        """Who has the pages of a backup that is to be submitted still has them: ids may be another's by now."""
+        request, entry = transport.whose
+        entries = self._entries
+        held = entries.ids_of(entries.find(entry)) if entry else self._ids_of(self._props.request(request))
+        if not all(among(ids, held[name]).all() for name, ids in transport.copy.ids.items()):
+            raise ConfigError(f"backup {transport.name!r}: {request or entry} let go of its pages; cancel it")
 
     def _transport(self, name: str) -> Transport:
         return self._props.named(self.under_way, name, "copy")
@@ -237,14 +248,9 @@ class Copies:
         if name in self.under_way:
             raise ConfigError(f"there is a copy {name!r} already; give each a name of its own")
 
-    def _tags_of(self, name: str, request: str, entry: str, at: IntArray) -> IntArray:
+    def _tags_of(self, name: str, ids: IntArray) -> IntArray:
         tags = self._props.tags.pools.get(name)
-        if tags is None:
-            return np.zeros((len(at), 1), dtype=np.int64)
-        if entry:
-            return self._shelf.find(entry).tags[name][at]
-        row = self._props.request(request).row
-        return tags.page_tags(row, 0, int(at[-1]) + 1)[at]
+        return tags.by_id[ids] if tags is not None else np.zeros((len(ids), 1), dtype=np.int64)
 
     def _fill(self, transport: Transport) -> dict[str, IntArray]:
         """Host places of each page that a load fills; those that no saved copy has are filled with new tags."""
@@ -263,8 +269,7 @@ class Copies:
             picked = np.array([order[page] for page in at.tolist()], dtype=np.int64)
             targets[name] = known.places[picked]
             if tags is not None:
-                rows = at[:, None] * tags.rows + np.arange(tags.rows)
-                tags.table[request.row, rows.reshape(-1)] = known.tags[picked].reshape(-1)
+                tags.by_id[ids] = known.tags[picked]
         return targets
 
     def _places_in_row(self, name: str, request: Request, ids: IntArray) -> IntArray:
@@ -292,3 +297,10 @@ class Copies:
         memory = np.asarray(self.host.memory(name))
         memory[places, : content.shape[1]] = content
         return Saved(at, places, fresh)
+
+
+def copy_slots(props: Props, sources: IntArray, targets: IntArray, forward: Forward | None = None) -> None:
+    """Copy state slots by their ids; behind the kernels of an open forward, if one is given."""
+    props.storage.copies.copy_state(sources, targets, forward)
+    if props.tags.slots is not None:
+        props.tags.slots.by_id[targets] = props.tags.slots.by_id[sources]

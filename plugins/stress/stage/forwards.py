@@ -7,7 +7,8 @@ import attrs
 import numpy as np
 
 from kvarena.ledger.steps import Forward
-from kvarena.plugins.stress.stage.batch import reads_of, reads_of_units, writes_of
+from kvarena.plugins.stress.stage.batch import missing_rows, reads_of, reads_of_units, writes_of
+from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.props import Check, Finding, Props, Write, touches
 from kvarena.plugins.stress.stage.requests import Requests
 from kvarena.storage.iteration_ids import IterationIds
@@ -22,6 +23,7 @@ class Flight:
     """A forward by its name: its handle, its batch, and what its work reads and writes."""
 
     name: str
+    requests: tuple[str, ...]
     forward: Forward
     ids: IterationIds | None
     checks: list[Check]
@@ -33,9 +35,12 @@ class Flight:
 class Forwards:
     """The verbs of a forward's life."""
 
-    def __init__(self, props: Props, requests: Requests) -> None:
+    def __init__(self, props: Props, entries: Entries, requests: Requests) -> None:
         self._props = props
+        self._entries = entries
         self._requests = requests
+        self.any_pending = False
+        """Whether a checkpoint may be on its way to the cache."""
         self.flights: dict[str, Flight] = {}
 
     def verbs(self) -> dict[str, Callable[..., Any]]:
@@ -68,6 +73,8 @@ class Forwards:
             starts = np.array(firsts, dtype=np.int64)
         ids = IterationIds(props.maps, rows, starts, lengths, to_the_end=writes is None) if ones else None
         handle = props.storage.forwards.launch(ids)
+        if ids is not None and props.storage.requests.any_handed and (lost := missing_rows(props, requests, ids)):
+            props.findings.append(Finding("missing_rows", f"forward {forward}: {lost}"))
         checks = reads_of(props, tuple(requests), ids) if ids is not None else []
         for units_held in held:
             checks += reads_of_units(props, units_held)
@@ -75,7 +82,7 @@ class Forwards:
         for one, length in zip(ones, lengths.tolist(), strict=True):
             one.written = length
         tables = self._tables(ids) if ids is not None else {}
-        self.flights[forward] = Flight(forward, handle, ids, checks, written, tables)
+        self.flights[forward] = Flight(forward, tuple(requests), handle, ids, checks, written, tables)
         return handle.number
 
     def run(self, forward: str) -> int:
@@ -97,9 +104,15 @@ class Forwards:
         flight = self._flight(forward)
         if not flight.has_run:
             self.run(forward)
-        self._props.storage.forwards.record(flight.forward, unknown=unknown)
-        self._props.events[forward] = flight.forward.event
-        return flight.forward.number
+        props, number = self._props, flight.forward.number
+        props.storage.forwards.record(flight.forward, unknown=unknown)
+        props.events[forward] = flight.forward.event
+        for one in props.requests.values() if self.any_pending else ():
+            for pending in one.pending:
+                if pending.forward == number:
+                    at = props.storage.requests.live_slots
+                    pending.slot = props.storage.sharing.hand_over_slot(one.row, at)
+        return number
 
     def process(self, forward: str, wait: bool = True) -> int:
         """The forward is over for the scheduler; its number."""
@@ -108,6 +121,8 @@ class Forwards:
         if wait and event is not None:
             self._props.device.synchronize(event)
         self._props.storage.forwards.process(flight.forward)
+        if self.any_pending:
+            self._keep_pending(flight.forward.number)
         return flight.forward.number
 
     def step(self, forward: str, requests: Sequence[str], rows: int = 1) -> int | Refused:
@@ -136,10 +151,12 @@ class Forwards:
     def reserve(self, to: Mapping[str, int]) -> int | Refused:
         """Rows for drafts, up to these lengths."""
         props = self._props
-        lengths = np.array(list(to.values()), dtype=np.int64)
-        reserved = props.storage.drafts.reserve(props.rows(to), lengths)
+        lengths, rows = np.array(list(to.values()), dtype=np.int64), props.rows(to)
+        before = props.storage.requests.page_counts[rows]
+        reserved = props.storage.drafts.reserve(rows, lengths)
         if isinstance(reserved, Refused):
             return reserved
+        props.born(rows, before)
         for name, length in to.items():
             props.request(name).reserved = length
         return len(lengths)
@@ -148,10 +165,8 @@ class Forwards:
         """Of the rows reserved these lengths are kept: whole pages beyond come back."""
         props = self._props
         ones = [props.request(name) for name in to]
-        size = props.maps.paging.tokens
         props.storage.drafts.commit(props.rows(to), np.array(list(to.values()), dtype=np.int64))
         for one, length in zip(ones, to.values(), strict=True):
-            props.tags.forget_rows(one.row, length, -(-length // size) * size)
             one.written, one.reserved = min(one.written, length), 0
         return len(ones)
 
@@ -162,7 +177,26 @@ class Forwards:
             self.run(forward)
         return flight.forward
 
+    def batch_of(self, forward: str) -> Sequence[str]:
+        """The requests that a forward runs on."""
+        return self._flight(forward).requests
+
     # -- inside
+
+    def _keep_pending(self, processed: int) -> None:
+        """Checkpoints of forwards that are processed go to the cache."""
+        props, left = self._props, 0
+        for one in props.requests.values():
+            for pending in [some for some in one.pending if some.forward <= processed]:
+                one.pending.remove(pending)
+                if pending.slot is None:
+                    continue
+                if pending.entry in self._entries.known:
+                    props.storage.sharing.free_slots(np.array([pending.slot]))
+                else:
+                    self._entries.keep(pending.entry, one, pending.tokens, pending.slot)
+            left += len(one.pending)
+        self.any_pending = left > 0
 
     def _flight(self, name: str) -> Flight:
         return self._props.named(self.flights, name, "forward")

@@ -4,17 +4,31 @@ An operation is a verb and its arguments, plain values as TOML has them. ``VERBS
 request's day; ``read_operation`` is the door that refuses what is not in it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import attrs
-
+from kvarena.plugins.stress.stage.kinds import (
+    AMOUNT,
+    COUNT,
+    COUNTS,
+    FLAG,
+    LENGTHS,
+    NAME,
+    NAMES,
+    NATURAL,
+    NUMBER,
+    PIECES,
+    POSITIONS,
+    PROMPT,
+    REQUIRED,
+    TABLE,
+    TOKENS,
+    UNITS,
+    Argument,
+    Kind,
+    Verb,
+)  # fmt: skip
 from kvarena.terms.errors import ConfigError, KvarenaError, nearest
-
-NUMBER_MAX = 1 << 48
-"""No row, unit or budget that anybody means is larger."""
-REQUIRED: Any = object()
-"""The default of an argument that must be given."""
 
 
 class AwaitsError(KvarenaError):
@@ -34,80 +48,6 @@ class Op(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join([self.verb, *(f"{name}={value!r}" for name, value in self.arguments.items())])
-
-
-@attrs.frozen
-class Kind:
-    """A kind of value: its words in a message, and whether a value is one.
-
-    ``each``: of what kind its items are; ``least``, ``most``: the bounds of a number; ``size``: how many items it has.
-    """
-
-    words: str
-    types: tuple[type, ...]
-    each: "Kind | None" = None
-    least: int = -NUMBER_MAX
-    most: int = NUMBER_MAX
-    size: int | None = None
-
-    def holds(self, value: Any) -> bool:
-        """Whether the value is of this kind; True and False are no numbers."""
-        if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
-            return False
-        if isinstance(value, int) and not self.least <= value <= self.most:
-            return False
-        given: Any = value
-        if self.size is not None and len(given) != self.size:
-            return False
-        if self.each is None:
-            return True
-        items: Iterable[Any] = given.values() if isinstance(given, Mapping) else given
-        return all(self.each.holds(item) for item in items)
-
-
-NAME = Kind("a name", (str,))
-COUNT = Kind("a whole number", (int,))
-TOKENS = Kind("a number of tokens, at most 1,048,576", (int,), least=0, most=1 << 20)
-PROMPT = Kind("a number of tokens from 1 to 1,048,576", (int,), least=1, most=1 << 20)
-NATURAL = Kind("a whole number from 0 on", (int,), least=0)
-NUMBER = Kind("a number", (int, float))
-FLAG = Kind("true or false", (bool,))
-TABLE = Kind("a table", (Mapping,))
-NAMES = Kind("a list of names", (list, tuple), NAME)
-COUNTS = Kind("a list of whole numbers from 0 on", (list, tuple), NATURAL)
-PAIR = Kind("[first, end]", (list, tuple), NATURAL, size=2)
-PIECES = Kind("a list of [first, end] pairs", (list, tuple), PAIR)
-UNITS = Kind("a table of whole numbers by sub-pool", (Mapping,), NATURAL)
-LENGTHS = Kind("a table of whole numbers by request", (Mapping,), NATURAL)
-POSITIONS = Kind("a table of lists of rows by request", (Mapping,), COUNTS)
-AMOUNT = Kind('bytes, as a number or a text such as "1GiB"', (int, str))
-ANYTHING = Kind("anything", (object,))
-
-
-@attrs.frozen
-class Argument:
-    """One argument of a verb. ``default`` is ``REQUIRED`` where it must be given."""
-
-    name: str
-    kind: Kind
-    default: Any
-    doc: str
-
-
-@attrs.frozen
-class Verb:
-    """One verb. ``awaits`` names the capability that it waits for, where it cannot do anything yet."""
-
-    name: str
-    doc: str
-    arguments: tuple[Argument, ...] = ()
-    awaits: str = ""
-
-    def __getitem__(self, name: str) -> Argument:
-        for argument in self.arguments:
-            if argument.name == name:
-                return argument
-        raise KeyError(name)
 
 
 def _must(name: str, kind: Kind, doc: str) -> Argument:
@@ -160,6 +100,7 @@ _REQUESTS = (
             _may("rows", NATURAL, 0, "so many rows more than it has"),
             _may("units", UNITS, None, "units by sub-pool, held under the name without a request row"),
             _may("write", FLAG, False, "write the new rows by hand at once"),
+            _may("shares", LENGTHS, None, "so many of its first tokens are those of a request or an entry"),
         ),
     ),
     Verb("extend", "take rows for requests up to these lengths, all or nothing", (_must("to", LENGTHS, "lengths"),)),
@@ -174,9 +115,13 @@ _REQUESTS = (
             _REQUEST,
             _may("entry", NAME, "", "hand its whole pages to the cache under this name first"),
             _may("tokens", COUNT, -1, "so many of its rows to the cache; all whole pages where -1"),
+            _may("state", FLAG, False, "with its state, which is that after its last row"),
         ),
     ),
-    Verb("abort", "a request ends at once, whatever runs on its pages; a receive goes on", (_REQUEST,)),
+    Verb(
+        "abort", "a request ends at once, whatever runs on its pages, or before it has started; a receive goes on",
+        (_REQUEST,),
+    ),
     Verb("retract", "a running request gives back all that it holds, to start again later", (_REQUEST,)),
     Verb(
         "write", "write tags into rows or slots by hand, after all that is queued",
@@ -211,17 +156,20 @@ _QUESTIONS = (
             _may("prompt", PROMPT, 1, "tokens to forward"),
             _may("output", TOKENS, 1, "tokens to generate"),
             _may("chunk", TOKENS, 0, "the prefill chunk; the chain's where 0"),
+            _may("cached", TOKENS, 0, "so many of the prompt are in the cache"),
             _may("window", TOKENS, 0, "a window of its own: answers with its peak in pages"),
             _may("page_tokens", TOKENS, 0, "with window: tokens a page"),
         ),
     ),
     Verb(
-        "admit", "may this request start? yes, wait or never; with yes its charge is held back until it is taken",
+        "admit",
+        "may this request start, from what it was matched with? yes, wait or never; with yes its charge is held back "
+        "until it is taken, and what it matched is locked",
         (
             _REQUEST,
             _must("prompt", PROMPT, "tokens to forward"),
             _may("output", TOKENS, 1, "tokens to generate"),
-            _may("entry", NAME, "", "the entry that it starts from, locked while it runs"),
+            _may("clip", FLAG, False, "to less output where only that could ever be served"),
         ),
     ),
     Verb("counts", "exact counts by sub-pool, with free: how many units a take would get", (_SUB_POOL,)),
@@ -235,10 +183,36 @@ _CACHE = (
         "cache", "hand a request's first rows to the cache; it goes on reading them",
         (_REQUEST, _ENTRY, _may("tokens", COUNT, -1, "so many rows; all whole pages where -1")),
     ),
-    Verb("match", "find an entry and lock it: its tokens", (_ENTRY, _may("lock", FLAG, True, "lock it"))),
+    Verb(
+        "match", "what a request that is still to start would start from; its values are kept until it starts",
+        (
+            _REQUEST,
+            _may("shares", LENGTHS, None, "so many of its first tokens are those of a request or an entry"),
+            _may("prompt", TOKENS, 0, "tokens to forward, one more than it shares where 0"),
+            _may("lock", FLAG, False, "keep what is found until it starts or is aborted"),
+            _may("namespace", NAME, None, "where it is looked for; that of what it shares by default"),
+        ),
+    ),
+    Verb("start", "a matched request has a row, reads what was found and has a copy of its state", (_REQUEST,)),
+    Verb("spare", "a slot beside its own for a request's next checkpoint: held or skipped", (_REQUEST,)),
+    Verb(
+        "checkpoint", "offer a request's state at a grid point to the cache: cached, taken or skipped",
+        (
+            _REQUEST,
+            _ENTRY,
+            _may("forward", NAME, "", "copy it behind the kernels of this open forward, and cache it afterwards"),
+        ),
+    ),
+    Verb("relax", "a request has moved past the windows and the state of what it reads", (_REQUEST,)),
     Verb("lock", "keep an entry from being evicted", (_ENTRY,)),
     Verb("unlock", "let it go again", (_ENTRY,)),
-    Verb("evict", "give one entry back, the named or the oldest that is not locked", (_may("entry", NAME, "", "it"),)),
+    Verb(
+        "evict", "give back one entry, or what goes first: the names of what is gone",
+        (
+            _may("entry", NAME, "", "this entry"),
+            _may("pieces", NATURAL, 1, "so many pieces; all that may go where 0"),
+        ),
+    ),
     Verb("entries", "the names of all entries, the oldest first", ()),
 )  # fmt: skip
 
@@ -281,7 +255,6 @@ _FORWARDS = (
 _DRAFTS = (
     Verb("reserve", "rows for drafts: lengths that may be reached", (_must("to", LENGTHS, "the maximal lengths"),)),
     Verb("commit", "of the rows reserved, these lengths are kept", (_must("to", LENGTHS, "the lengths"),)),
-    Verb("checkpoint", "offer a request's state to the cache", (_REQUEST, _ENTRY), awaits="state checkpoints"),
 )
 
 _COPIES = (

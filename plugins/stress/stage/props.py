@@ -7,8 +7,11 @@ import attrs
 import numpy as np
 
 from kvarena.ledger.clearance import Actor
+from kvarena.plugins.prefix_tree import Entry as Landing
+from kvarena.plugins.stress.stage.keys import Keys
 from kvarena.plugins.stress.stage.tags import Mismatch, PoolTags, Tags, spelled
 from kvarena.storage.iteration_ids import Maps
+from kvarena.storage.requests import UNBOUND
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import ConfigError, nearest
 from kvarena.terms.ports import IntArray, Touch
@@ -27,26 +30,42 @@ class Finding:
 
 
 @attrs.define(eq=False)
-class Request:
-    """A request with a row. ``written``: its rows up to here have been given to somebody to write.
+class Pending:
+    """A checkpoint on its way: ``slot`` has the state after ``tokens`` once the forward of that number is processed.
 
-    ``reserved``: the length that its drafts may reach; 0 without any. ``entry``: what it has locked in the cache.
+    ``slot`` is None until the forward is recorded: then it is the row's no more.
+    """
+
+    entry: str
+    tokens: int
+    forward: int
+    slot: int | None = None
+
+
+@attrs.define(eq=False)
+class Request:
+    """A request with a row, and its token values. ``written``: its rows up to here were given to somebody to write.
+
+    ``reserved``: the length that its drafts may reach; 0 without any. ``reading``: the entry of the cache that is
+    locked for it; ``is_relaxed``: its path alone. ``pending``: checkpoints that are not in the cache yet.
     """
 
     name: str
     row: int
+    keys: Keys
     written: int = 0
     reserved: int = 0
-    entry: str = ""
+    reading: Landing | None = None
+    is_relaxed: bool = False
+    pending: list[Pending] = attrs.field(factory=list)
 
 
 @attrs.define(eq=False)
 class Units:
-    """Units that are no request's, by sub-pool: their ids and what each of their rows should hold, (units, rows)."""
+    """Units that are no request's: their ids by sub-pool."""
 
     name: str
     ids: dict[str, IntArray]
-    tags: dict[str, IntArray]
 
 
 @attrs.define
@@ -143,6 +162,20 @@ class Props:
         request = self.request(name)
         self.storage.requests.away.check_none(np.array([request.row]), asked_by=asked_by, drafting=True)
         return request
+
+    def born(self, rows: IntArray, before: IntArray | int) -> None:
+        """The pages that these rows have beyond the ``before`` first are new."""
+        if not self.tags.on:
+            return
+        table = self.storage.requests
+        now = table.page_counts[rows]
+        grown = (now > before).nonzero()[0]
+        if not len(grown):
+            return
+        first = np.broadcast_to(before, now.shape)
+        ids = [table.pages[rows[at], first[at] : now[at]] for at in grown.tolist()]
+        new = ids[0] if len(ids) == 1 else np.concatenate(ids)
+        self.tags.born(new[new != UNBOUND])
 
     def length(self, request: Request) -> int:
         """How many rows a request has."""

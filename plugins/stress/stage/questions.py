@@ -1,4 +1,4 @@
-"""On the stage: what is asked, what is counted, what the cache does, and what is done to the arena as a whole."""
+"""On the stage: what is asked, what is counted, and what is done to the arena as a whole."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,28 +7,28 @@ from kvarena.admission.admission import Admission
 from kvarena.chain.chain import Chain
 from kvarena.planning.charges import most
 from kvarena.planning.demand import RequestShape, decode_peak_pages, request_demand
+from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.props import Props
 from kvarena.plugins.stress.stage.requests import Requests, free_units, take_units
-from kvarena.plugins.stress.stage.shelf import Shelf
 from kvarena.terms.answers import Admit, Never, Refused
 from kvarena.terms.errors import ConfigError, nearest
 from kvarena.terms.lifetimes import Window
 
 
 class Questions:
-    """The verbs that ask, those of the cache, and those of the whole arena."""
+    """The verbs that ask, and those of the whole arena."""
 
     def __init__(
         self,
         props: Props,
-        shelf: Shelf,
+        entries: Entries,
         requests: Requests,
         admission: Callable[[], Admission],
         reopen: Callable[[], None],
     ) -> None:
         """``reopen`` is called after a resize."""
         self._props = props
-        self._shelf = shelf
+        self._entries = entries
         self._requests = requests
         self._admission = admission
         self._reopen = reopen
@@ -37,9 +37,8 @@ class Questions:
         """What this room does, by verb."""
         return {
             "fits": self._fits, "demand": self._demand, "admit": self._admit, "counts": self._counts,
-            "estimates": self._estimates, "maps": self._maps, "quiet": self.quiet, "cache": self._cache,
-            "match": self._match, "lock": self._lock, "unlock": self._unlock, "evict": self._evict,
-            "entries": self._entries, "flush": self._flush, "relief": self._relief, "resize": self._resize,
+            "estimates": self._estimates, "maps": self._maps, "quiet": self.quiet, "flush": self._flush,
+            "relief": self._relief, "resize": self._resize,
         }  # fmt: skip
 
     def quiet(self) -> list[str]:
@@ -47,10 +46,13 @@ class Questions:
         props = self._props
         storage = props.storage
         storage.flush()
-        chain = storage.chain
+        chain, wishes = storage.chain, self._entries.wishes.items()
         found = [f"request {name} is open" for name in props.requests]
         found += [f"units {name} are held" for name in props.units]
-        found += [f"entry {name} is cached" for name in self._shelf.entries]
+        found += [f"entry {name} is cached" for name in self._entries.known]
+        found += [f"request {name} waits with what it matched locked" for name, wish in wishes if wish.locked]
+        if self._entries.is_open and self._entries.tree.stats().entries:
+            found.append(f"the cache holds {self._entries.tree.stats().units} units")
         steps, uses = chain.ledger.steps, chain.ledger.uses
         found += [f"{steps.flying} forwards are in flight"] if steps.flying or steps.is_open else []
         found += [f"the ledger holds {use}" for use in uses]
@@ -64,9 +66,8 @@ class Questions:
                 found.append(f"{minter.pool.count - minter.pool.free} ids of {name} are out")
         if storage.requests.free_count != len(storage.requests):
             found.append(f"{len(storage.requests) - storage.requests.free_count} request rows are open")
-        found += [f"{len(storage.ownership.handed_over())} pages are handed over"] * bool(
-            len(storage.ownership.handed_over())
-        )
+        for ids, what in ((storage.ownership.handed_over(), "pages"), (storage.ownership.slots.ids(), "state slots")):
+            found += [f"{len(ids)} {what} are handed over"] * bool(len(ids))
         if not found:
             storage.verify()
         return found
@@ -76,32 +77,51 @@ class Questions:
     def _fits(self, units: Mapping[str, int], evict: bool = False) -> bool:
         chain = self._props.storage.chain
         demand = _in_order(chain, units)
-        return chain.feasible_after(demand, self._shelf.evictable()) if evict else chain.feasible(demand)
+        return chain.feasible_after(demand, self._entries.tree.evictable()) if evict else chain.feasible(demand)
 
     def _demand(
-        self, prompt: int = 1, output: int = 1, chunk: int = 0, window: int = 0, page_tokens: int = 0
+        self,
+        prompt: int = 1,
+        output: int = 1,
+        chunk: int = 0,
+        cached: int = 0,
+        window: int = 0,
+        page_tokens: int = 0,
     ) -> int | dict[str, int]:
         if window:
             return decode_peak_pages(Window(window), page_tokens or 1, 4 * (window + (page_tokens or 1)))
-        plan, admission = self._props.storage.plan, self._admission()
-        shape = RequestShape(prompt, output)
+        plan, limits = self._props.storage.plan, self._props.storage.sizing.limits
         units = request_demand(
-            plan, shape, chunk_tokens=chunk or admission.chunk_tokens, slots_per_request=admission.slots_per_request
-        )
+            plan, RequestShape(prompt, output, cached), chunk_tokens=chunk or self._admission().prices.chunk_tokens,
+            slots_per_request=limits.slots_per_request, grid=limits.grid,
+        )  # fmt: skip
         return dict(zip(plan.names, units, strict=True))
 
-    def _admit(self, request: str, prompt: int, output: int = 1, entry: str = "") -> dict[str, Any]:
+    def _admit(self, request: str, prompt: int, output: int = 1, clip: bool = False) -> dict[str, Any]:
         admission, names = self._admission(), self._props.storage.plan.names
-        before = len(self._shelf.evicted)
-        answer = admission.ask(prompt, output)
+        if request in self._requests.promised:
+            raise ConfigError(f"{request} was admitted before; take its rows, or abort it")
+        output = admission.clip(prompt, output) if clip else output
+        if clip and not output:
+            return {"answer": "never", "largest_prompt": admission.largest_prompt(1)}
+        wish = self._entries.wishes.get(request)
+        match = self._entries.look_again(wish, prompt) if wish is not None else None
+        reading, cached = (match.entry, match.tokens) if match is not None else (None, 0)
+        answer = admission.ask(prompt, output, cached_tokens=cached, reading=reading)
         if isinstance(answer, Never):
             return {"answer": "never", "largest_prompt": answer.largest_prompt}
         charge = dict(zip(names, answer.charge, strict=True))
-        if not isinstance(answer, Admit) or not admission.make_room(answer, entry or None):
+        if not isinstance(answer, Admit) or not admission.make_room(answer, reading):
+            self._entries.gone()
             return {"answer": "wait", "charge": charge}
+        if wish is not None and reading is not None:
+            if wish.locked is not None:
+                self._entries.tree.unlock(wish.locked)  # admission has locked it by itself
+            wish.locked = reading
         admission.promise(answer.charge)
         self._requests.promised[request] = answer.charge
-        return {"answer": "yes", "charge": charge, "evicted": self._shelf.evicted[before:]}
+        said = {"answer": "yes", "charge": charge, "output": output, "cached": cached, "evicted": self._entries.gone()}
+        return said if answer.chunk_tokens is None else {**said, "chunk": answer.chunk_tokens}
 
     def _counts(self, sub_pool: str = "") -> dict[str, Any]:
         storage = self._props.storage
@@ -122,34 +142,6 @@ class Questions:
         chain = self._props.storage.chain
         minted = {name: minter.pool.count for minter in chain.minters.values() for name in minter.names}
         return {name: {"ids": minted[name], "length": band.grid.id_count} for name, band in chain.bands.items()}
-
-    def _cache(self, request: str, entry: str, tokens: int = -1) -> int:
-        return self._shelf.keep(entry, self._props.request(request), tokens).tokens
-
-    def _match(self, entry: str, lock: bool = True) -> int:
-        found = self._shelf.find(entry)
-        if lock:
-            self._shelf.lock(entry)
-        return found.tokens
-
-    def _lock(self, entry: str) -> int:
-        self._shelf.lock(entry)
-        return self._shelf.find(entry).locks
-
-    def _unlock(self, entry: str) -> int:
-        self._shelf.unlock(entry)
-        return self._shelf.find(entry).locks
-
-    def _evict(self, entry: str = "") -> list[str]:
-        before = len(self._shelf.evicted)
-        if entry:
-            self._shelf.remove(entry)
-        else:
-            self._shelf.evict(lambda: True)
-        return self._shelf.evicted[before:]
-
-    def _entries(self) -> list[str]:
-        return list(self._shelf.entries)
 
     def _flush(self) -> int:
         return self._props.storage.flush()

@@ -8,21 +8,24 @@ import numpy as np
 from kvarena.admission.admission import Admission
 from kvarena.ledger.clearance import FORWARD, FORWARD_READ
 from kvarena.plugins.stress.stage.batch import reads_of, reads_of_units, rows_of_request, writes_of
-from kvarena.plugins.stress.stage.props import Check, Props, Request, Units, Write
-from kvarena.plugins.stress.stage.shelf import Shelf
+from kvarena.plugins.stress.stage.entries import Entries
+from kvarena.plugins.stress.stage.keys import Keys
+from kvarena.plugins.stress.stage.props import Check, Pending, Props, Request, Units, Write
 from kvarena.plugins.stress.stage.tags import BLANK, value_tag, word_tag
+from kvarena.storage.requests import UNBOUND
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError, nearest
+from kvarena.terms.lifetimes import prefix_floor
 from kvarena.terms.ports import IntArray
 
 
 class Requests:
     """The verbs of a request's life."""
 
-    def __init__(self, props: Props, shelf: Shelf, admission: Callable[[], Admission]) -> None:
+    def __init__(self, props: Props, entries: Entries, admission: Callable[[], Admission]) -> None:
         """``admission`` gives the one of now: it is made anew after a resize."""
         self._props = props
-        self._shelf = shelf
+        self._entries = entries
         self._admission = admission
         self.promised: dict[str, tuple[int, ...]] = {}
         """What was admitted and has not been taken, by request."""
@@ -31,18 +34,24 @@ class Requests:
         """What this room does, by verb."""
         return {
             "take": self.take, "extend": self.extend, "advance": self.advance, "free": self.free,
-            "finish": self.finish, "abort": self.end, "retract": self.end, "write": self.write, "read": self.read,
+            "finish": self.finish, "abort": self.abort, "retract": self.end, "write": self.write, "read": self.read,
             "pages": self.pages,
         }  # fmt: skip
 
-    def open(self, name: str) -> Request | Refused:
-        """A row for a new request."""
+    def open(self, name: str, keys: Keys | None = None) -> Request | Refused:
+        """A row for a new request with these values; with those that it was matched with, or its own, by default."""
         if name in self._props.requests or name in self._props.units:
             raise ConfigError(f"there is a request {name!r} already; give each a name of its own")
         row = self._props.storage.open()
         if isinstance(row, Refused):
             return row
-        request = self._props.requests[name] = Request(name, row)
+        if keys is None:
+            wish = self._entries.wishes.get(name)
+            keys = wish.keys if wish is not None else self._entries.keys_for(None)
+        request = self._props.requests[name] = Request(name, row, keys)
+        if self._props.tags.slots is not None:
+            slots = self._props.storage.requests.slots[row]
+            self._props.tags.slots.born(slots[slots != UNBOUND])
         charge = self.promised.pop(name, None)
         if charge is not None:
             self._admission().start(np.array([row]), [charge])
@@ -50,7 +59,12 @@ class Requests:
         return request
 
     def take(
-        self, request: str, rows: int = 0, units: Mapping[str, int] | None = None, write: bool = False
+        self,
+        request: str,
+        rows: int = 0,
+        units: Mapping[str, int] | None = None,
+        write: bool = False,
+        shares: Mapping[str, int] | None = None,
     ) -> int | Refused:
         """Rows for a request, which is opened first; or units without one. Its rows now, or its units."""
         if units is not None:
@@ -58,10 +72,13 @@ class Requests:
         one = self._props.requests.get(request)
         is_new = one is None
         if one is None:
-            opened = self.open(request)
+            opened = self.open(request, self._entries.keys_for(shares) if shares else None)
             if isinstance(opened, Refused):
                 return opened
+            self._entries.drop_wish(request)
             one = opened
+        elif shares:
+            raise ConfigError(f"{request} has its values already; it may share when it is opened")
         length = self._props.length(one) + rows
         refused = self._extend([one], [length]) if rows else None
         if refused is not None:
@@ -90,20 +107,33 @@ class Requests:
         if request in props.units:
             return self._free_units(request)
         one = props.request(request)
-        size, before = props.maps.paging.tokens, props.length(one)
-        ranges = [range(*piece) for piece in pieces] if pieces is not None else [range(before)]
+        ranges = [range(*piece) for piece in pieces] if pieces is not None else [range(props.length(one))]
         props.storage.ownership.free_rows(one.row, ranges)
         length = props.length(one)
-        props.tags.forget_rows(one.row, length, -(-length // size) * size)
         one.written = min(one.written, length)
+        self._entries.changed_from(one, length)
+        self._drop(one, [pending for pending in one.pending if pending.tokens > length])
         return length
 
-    def finish(self, request: str, entry: str = "", tokens: int = -1) -> int:
-        """All that a request holds comes back, its first rows to the cache where an entry is named."""
+    def finish(self, request: str, entry: str = "", tokens: int = -1, state: bool = False) -> int:
+        """All that a request holds comes back, its first rows to the cache where an entry is named: its rows."""
         one = self._props.request(request)
-        if entry:
-            self._shelf.keep(entry, one, tokens)
+        whole = self.whole(one, tokens) if entry else 0
+        if whole:
+            self._entries.check_new(entry)
+            self._entries.keep(entry, one, whole, self._state_at(one, whole) if state else None)
         return self.end(request)
+
+    def abort(self, request: str) -> int:
+        """A request is gone, started or not; how many rows it had."""
+        if request in self._props.requests:
+            return self.end(request)
+        promised, had_wish = self.promised.pop(request, None), self._entries.drop_wish(request)
+        if promised is None and not had_wish:
+            self._props.request(request)
+        if promised is not None:
+            self._admission().withdraw(promised)
+        return 0
 
     def end(self, request: str) -> int:
         """A request is gone; how many rows it had."""
@@ -112,11 +142,34 @@ class Requests:
         length = props.length(one)
         props.storage.close(one.row)
         self._admission().forget(one.row)
-        props.tags.forget(one.row)
-        if one.entry:
-            self._shelf.unlock(one.entry)
+        self._drop(one, list(one.pending))
+        self._entries.leave(one)
         del props.requests[request]
         return length
+
+    def whole(self, request: Request, tokens: int = -1) -> int:
+        """So many of a request's rows, as they can be handed over: whole pages that it has, all of them where -1.
+
+        Raises:
+            ConfigError: they end inside a page, or are more than it has.
+        """
+        size, length = self._props.maps.paging.tokens, self._props.length(request)
+        if tokens < 0:
+            return length // size * size
+        if tokens > length or tokens % size:
+            raise ConfigError(f"{request.name} has {length} rows, in pages of {size}: {tokens} are no whole pages")
+        return tokens
+
+    def has_rows(self, request: Request, tokens: int) -> bool:
+        """Whether a request still has all that one needs that starts at so many of its rows."""
+        storage, size = self._props.storage, self._props.maps.paging.tokens
+        pages, lengths = storage.requests.pages[request.row], np.array([tokens])
+        for pool in storage.plan.token_pools:
+            floor = prefix_floor(pool.lifetime, lengths)
+            first = 0 if floor is None else int(floor[0]) // size
+            if not storage.sharing.bound(pool.name, pages[first : tokens // size]).all():
+                return False
+        return True
 
     def write(
         self,
@@ -143,7 +196,7 @@ class Requests:
             writes = writes_of(props, ids, None if rows is None else {one.row: rows}, sub_pool)
             one.written = max(one.written, length)
         if fixed is not None:
-            self._refill(request, writes, fixed)
+            _refill(writes, fixed)
         props.by_hand(f"a write of {request}", [], writes)
         return sum(len(part.pages) for part in writes)
 
@@ -192,10 +245,29 @@ class Requests:
 
     # -- inside
 
+    def _state_at(self, request: Request, tokens: int) -> int:
+        """A request's slot, which is its no more, with its state after so many tokens."""
+        table, length = self._props.storage.requests, self._props.length(request)
+        is_one = table.live_slots == 1 and request.written >= length
+        if tokens != length or not is_one or request.reserved:
+            raise ConfigError(f"{request.name} has {length} rows, and no state after {tokens} alone")
+        return self._props.storage.sharing.hand_over_slot(request.row, 0)
+
+    def _drop(self, request: Request, gone: Iterable[Pending]) -> None:
+        """These checkpoints of a request are nobody's."""
+        for pending in gone:
+            request.pending.remove(pending)
+            if pending.slot is not None:
+                self._props.storage.sharing.free_slots(np.array([pending.slot]))
+
     def _extend(self, requests: Sequence[Request], lengths: Sequence[int]) -> Refused | None:
         rows = np.array([one.row for one in requests], dtype=np.int64)
+        before = self._props.storage.requests.page_counts[rows]
         stepped = self._props.storage.step(rows, np.array(lengths, dtype=np.int64))
-        return stepped if isinstance(stepped, Refused) else None
+        if isinstance(stepped, Refused):
+            return stepped
+        self._props.born(rows, before)
+        return None
 
     def _take_units(self, name: str, units: Mapping[str, int]) -> int | Refused:
         props = self._props
@@ -204,12 +276,10 @@ class Requests:
         ids = take_units(props, units)
         if isinstance(ids, Refused):
             return ids
-        tags = {
-            pool: np.full((len(mine), props.tags.pools[pool].rows), props.tags.pools[pool].fresh)
-            for pool, mine in ids.items()
-            if pool in props.tags.pools
-        }
-        props.units[name] = Units(name, ids, tags)
+        for pool, mine in ids.items():
+            if pool in props.tags.pools:
+                props.tags.pools[pool].born(mine)
+        props.units[name] = Units(name, ids)
         return sum(map(len, ids.values()))
 
     def _free_units(self, name: str) -> int:
@@ -228,25 +298,17 @@ class Requests:
             count = len(ids) * tags.rows
             places = np.array([row for row in (range(count) if rows is None else rows) if row < count], dtype=np.int64)
             fresh = props.tags.fresh(len(places))
-            units.tags[name].reshape(-1)[places] = fresh
-            pages = props.storage.chain.pages(name, ids)[places // tags.rows]
-            found.append(Write(tags, pages, places % tags.rows, fresh))
+            mine, offsets = ids[places // tags.rows], places % tags.rows
+            tags.by_id[mine, offsets] = fresh
+            found.append(Write(tags, props.storage.chain.pages(name, mine), offsets, fresh))
         return found
-
-    def _refill(self, name: str, writes: Iterable[Write], tag: int) -> None:
-        """What was to be tags is one word instead, in the tables too."""
-        props = self._props
-        for part in writes:
-            table = props.units[name].tags[part.tags.name] if name in props.units else part.tags.table
-            table[np.isin(table, part.written)] = tag
-            part.written = np.full_like(part.written, tag)
 
     def _reads(self, name: str) -> list[Check]:
         props = self._props
         if name in props.units:
             return reads_of_units(props, props.units[name])
-        if name in self._shelf.entries:
-            return reads_of_units(props, self._shelf.entries[name])
+        if name in self._entries.known:
+            return reads_of_units(props, Units(name, self._entries.ids_of(self._entries.known[name])))
         row = props.present(name, "read").row
         return reads_of(props, (name,), props.storage.translate(np.array([row])))
 
@@ -268,6 +330,13 @@ class Requests:
             for wrong in check.tags.compare(sink, zeros):
                 found.append(f"the sink of {check.tags.name} holds tag {wrong.found} at place {wrong.place}")
         return found or "sink"
+
+
+def _refill(writes: Iterable[Write], tag: int) -> None:
+    """What was to be tags is one word instead."""
+    for part in writes:
+        part.tags.by_id[np.isin(part.tags.by_id, part.written)] = tag
+        part.written = np.full_like(part.written, tag)
 
 
 def _only_rows(check: Check, rows: Sequence[int]) -> Check:

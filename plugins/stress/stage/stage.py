@@ -14,17 +14,18 @@ import numpy as np
 
 from kvarena.admission.admission import Admission
 from kvarena.plugins.stress.stage.copies import Copies
+from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.forwards import Forwards
 from kvarena.plugins.stress.stage.operations import VERBS, AwaitsError, Op
 from kvarena.plugins.stress.stage.props import Finding, Props
 from kvarena.plugins.stress.stage.questions import Questions
 from kvarena.plugins.stress.stage.requests import Requests
-from kvarena.plugins.stress.stage.shelf import Shelf
+from kvarena.plugins.stress.stage.sharing import Sharing
 from kvarena.plugins.stress.stage.transfers import Transfers
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError, KvarenaError
-from kvarena.terms.ports import IntArray
+from kvarena.terms.ports import Eviction, IntArray
 
 TIMED = frozenset({"land", "turn", "capture", "fill", "read"})
 """What these answer depends on when work lands, so ranks may differ in it."""
@@ -51,25 +52,29 @@ class Stage:
 
     def __init__(
         self, storage: Storage, *, chunk_tokens: int = CHUNK_TOKENS, host_places: int = HOST_PLACES,
-        output_fraction: float = 1.0,
+        output_fraction: float = 1.0, eviction: Eviction | None = None,
     ) -> None:  # fmt: skip
-        """``host_places``: pages of each sub-pool that host memory has room for. The caller releases the storage."""
+        """``host_places``: pages of each sub-pool that host memory has room for. ``eviction``: of the prefix cache.
+
+        The caller releases the storage.
+        """
         self.storage = storage
         self.device: Any = storage.device
         self.chunk_tokens = chunk_tokens
         self.output_fraction = output_fraction
         self.props = Props(storage)
-        self.shelf = Shelf(self.props)
+        self.entries = Entries(self.props, eviction)
         self._admission: Admission | None = None
-        self.requests = Requests(self.props, self.shelf, self.admission)
-        self.forwards = Forwards(self.props, self.requests)
-        self.copies = Copies(self.props, self.shelf, self.requests, self.forwards, host_places)
+        self.requests = Requests(self.props, self.entries, self.admission)
+        self.forwards = Forwards(self.props, self.entries, self.requests)
+        self.copies = Copies(self.props, self.entries, self.requests, self.forwards, host_places)
         self.transfers = Transfers(self.props, self.requests)
-        self.questions = Questions(self.props, self.shelf, self.requests, self.admission, self._reopen)
+        self.sharing = Sharing(self.props, self.entries, self.requests, self.forwards, self.admission)
+        self.questions = Questions(self.props, self.entries, self.requests, self.admission, self._reopen)
         self._verbs: dict[str, Callable[..., Any]] = {
             **self.requests.verbs(), **self.forwards.verbs(), **self.copies.verbs(), **self.transfers.verbs(),
-            **self.questions.verbs(), "land": self.land, "capture": self._land_copy, "fill": self._land_copy,
-            "turn": self.turn,
+            **self.sharing.verbs(), **self.questions.verbs(), "land": self.land, "capture": self._land_copy,
+            "fill": self._land_copy, "turn": self.turn,
         }  # fmt: skip
         self._every_id = _every_id(storage)
         self.applied = 0
@@ -86,7 +91,7 @@ class Stage:
             storage = self.storage
             self._admission = Admission(
                 storage.chain, storage.sizing, storage.ownership,
-                chunk_tokens=self.chunk_tokens, output_fraction=self.output_fraction, cache=self.shelf,
+                chunk_tokens=self.chunk_tokens, output_fraction=self.output_fraction, cache=self.entries,
             )  # fmt: skip
         return self._admission
 
@@ -145,6 +150,7 @@ class Stage:
 
     def _reopen(self) -> None:
         self._admission = None
+        self.entries.reopen()
         self._every_id = _every_id(self.storage)
 
 

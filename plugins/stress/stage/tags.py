@@ -1,7 +1,8 @@
 """Tags: what every row and slot should hold, and whether it does. A tag is a number that is written once.
 
-In a request's table of tags a positive number is the tag that was written last, in the order of the calls; ``BLANK`` is
-a row that nobody has written since its page was handed out, which reads as zeros; ``ANY`` may hold anything.
+Tags follow the ids: whoever reads the page of an id, a request that shares it or a cache, finds what was written last
+under that id. A positive number is that tag, in the order of the calls; ``BLANK`` is a row that nobody has written
+since its page was handed out, which reads as zeros; ``ANY`` may hold anything.
 """
 
 from typing import Any, NamedTuple
@@ -30,10 +31,9 @@ class Mismatch(NamedTuple):
 
 
 class PoolTags:
-    """The bytes of one sub-pool as rows of pages, and the table of what each request's rows should hold.
+    """The bytes of one sub-pool as rows of pages, and what the rows of each id's page should hold.
 
-    ``table`` has shape (request rows, positions), or (request rows, slots per request) for slots; ``pages`` is the same
-    page by page, (request rows x pages, rows a page), where ``place`` finds one.
+    ``by_id`` has shape (ids, rows a page); a slot has one row.
     """
 
     def __init__(self, storage: Storage, pool: SubPool) -> None:
@@ -43,12 +43,9 @@ class PoolTags:
         self.unit_bytes = pool.unit_bytes
         self.row_bytes = pool.unit_bytes // self.rows
         self.fresh = BLANK if pool.zero_on_take else ANY
-        requests = storage.requests
-        width = requests.slots.shape[1] if pool.is_slots else requests.pages_per_row * self.rows
-        self.sink_page = storage.chain.bands[pool.name].grid.sink_page
-        self.table = np.full((len(requests), width), self.fresh, dtype=np.int64)
-        self.pages: IntArray = self.table.reshape(-1, self.rows)
-        self._pages_per_row = width // self.rows
+        grid = storage.chain.bands[pool.name].grid
+        self.sink_page = grid.sink_page
+        self.by_id = np.full((grid.id_count, self.rows), self.fresh, dtype=np.int64)
         self._spread = np.arange(self.row_bytes) % TAG_BYTES
         self._filler = np.resize(np.array([NAN_WORD], dtype="<u4").view(np.uint8), self.row_bytes)
         self._filled_from = min(TAG_BYTES, self.row_bytes) if pool.is_slots else self.row_bytes
@@ -57,11 +54,6 @@ class PoolTags:
         self.bytes: Any = np.asarray(storage.device.view(view))
         is_whole = not pool.unit_bytes % TAG_BYTES and not self.row_bytes % TAG_BYTES
         self._words: Any = self.bytes.view("<i8") if is_whole else None
-
-    def place(self, rows: IntArray, at: IntArray) -> IntArray:
-        """Where ``pages`` has these pages of these requests."""
-        places: IntArray = rows * self._pages_per_row + at
-        return places
 
     def content(self, tags: IntArray) -> Any:
         """The bytes that rows with these tags hold, uint8 (..., row_bytes); zeros for ``BLANK``."""
@@ -120,16 +112,9 @@ class PoolTags:
         wide = raw.view("<u2").astype("<u4") << 16
         return wide.view("<f4")
 
-    def page_tags(self, row: int, first: int, stop: int) -> IntArray:
-        """A request's tags of its pages from ``first`` to ``stop``, (pages, rows a page)."""
-        tags: IntArray = self.table[row, first * self.rows : stop * self.rows].reshape(-1, self.rows).copy()
-        return tags
-
-    def forget(self, row: int, first: int = 0, kept_until: int = 0) -> None:
-        """A request's rows from ``first`` on are nobody's; before ``kept_until`` they lie in a page that it keeps."""
-        self.table[row, first:] = self.fresh
-        if kept_until > first:
-            self.table[row, first:kept_until] = ANY
+    def born(self, ids: IntArray) -> None:
+        """These ids have new pages: they hold what pages do when they are handed out."""
+        self.by_id[ids] = self.fresh
 
 
 class Tags:
@@ -149,15 +134,10 @@ class Tags:
         self.serial += count
         return np.arange(first, first + count, dtype=np.int64)
 
-    def forget(self, row: int) -> None:
-        """A request is gone: its rows and slots hold nothing that it wrote."""
-        for pool in self.pools.values():
-            pool.forget(row)
-
-    def forget_rows(self, row: int, first: int, kept_until: int) -> None:
-        """``PoolTags.forget`` in every token sub-pool: its rows from ``first`` on were given back."""
+    def born(self, ids: IntArray) -> None:
+        """``PoolTags.born`` in every token sub-pool."""
         for pool in self.token_pools:
-            pool.forget(row, first, kept_until)
+            pool.by_id[ids] = pool.fresh
 
 
 def word_tag(word: int) -> int:

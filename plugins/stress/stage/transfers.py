@@ -55,7 +55,7 @@ class Transfers:
         pages = table.pages[one.row, : int(table.page_counts[one.row])]
         ids = {pool.name: pages for pool in props.storage.plan.token_pools if pool.unit_bytes}
         if props.maps.slots_name is not None:
-            ids[props.maps.slots_name] = table.slots[one.row]
+            ids[props.maps.slots_name] = table.slots[one.row, : table.live_slots]
         bound = {name: chain.bands[name].ids.bound_among(mine) for name, mine in ids.items()}
         bound = {name: mine for name, mine in bound.items() if len(mine)}
         handle = props.storage.transfers.send(bound)
@@ -79,6 +79,7 @@ class Transfers:
             if is_new:
                 self._requests.end(request)
             return handle
+        self._props.born(np.array([opened.row]), 0)
         opened.written = rows
         self.passages[transfer] = Passage(transfer, handle, opened, rows, is_receive=True)
         return rows
@@ -101,15 +102,16 @@ class Transfers:
         props.check_rows(passage.request.name, rows or (), passage.rows)
         positions = np.array(list(range(passage.rows) if rows is None else rows), dtype=np.int64)
         is_there = props.requests.get(passage.request.name) is passage.request
-        writes = []
+        writes, held = [], props.storage.requests.pages[passage.request.row]
         for tags in props.tags.token_pools:
             mine = passage.pages[tags.name]
             pages = mine[positions // tags.rows]
             bound = pages >= 0
             fresh = props.tags.fresh(int(np.count_nonzero(bound)))
+            offsets = positions[bound] % tags.rows
             if is_there:
-                tags.table[passage.request.row, positions[bound]] = fresh
-            writes.append(Write(tags, pages[bound], positions[bound] % tags.rows, fresh))
+                tags.by_id[held[positions[bound] // tags.rows], offsets] = fresh
+            writes.append(Write(tags, pages[bound], offsets, fresh))
         work = props.work(f"the peer of {transfer}", [], writes)
         props.device.run(passage.engine, work, [], touches(writes))
         self._was_given(passage, passage.engine)

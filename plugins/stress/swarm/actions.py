@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.swarm.draw import Draw
 from kvarena.plugins.stress.swarm.scene import LOADING, HostCopy
+from kvarena.plugins.stress.swarm.sharing import BETWEEN
 
 UNDER_WAY_MAX = 3
 """So many copies, and as many transfers, are begun before one must end."""
@@ -53,7 +54,8 @@ def finish(draw: Draw) -> list[Op]:
     if guest is None:
         return []
     if guest.written >= guest.length and not guest.reserved and draw.chance(0.4) and draw.world.weights["cache"]:
-        return [Op("finish", {"request": guest.name, "entry": draw.name("e")})]
+        at_end = draw.has_state and not guest.length % draw.page and draw.chance(0.7)
+        return [Op("finish", {"request": guest.name, "entry": draw.name("e")} | ({"state": True} if at_end else {}))]
     return [Op("finish", {"request": guest.name})]
 
 
@@ -101,17 +103,18 @@ def commit(draw: Draw) -> list[Op]:
 
 
 def cache(draw: Draw) -> list[Op]:
-    """A request's first pages go to the cache; it goes on reading them."""
+    """A request's first pages go to the cache; it goes on reading them. Where there are states, one is needed too."""
+    if draw.has_state and not draw.chance(draw.world.misuse):
+        return []
     written = [guest for guest in draw.scene.ready() if guest.length and guest.written >= guest.length]
     guest = draw.pick([guest for guest in written if not (guest.reserved or guest.saving)])
     return [Op("cache", {"request": guest.name, "entry": draw.name("e")})] if guest else []
 
 
 def evict(draw: Draw) -> list[Op]:
-    """An entry is locked, let go or given back."""
+    """An entry is locked, let go or given back; it may be one that a request reads, and stays then."""
     scene = draw.scene
-    free = [name for name in scene.entries if scene.readers.get(name) not in scene.guests]
-    entries = [name for name in free if not scene.saving_entry.get(name)]
+    entries = [name for name in scene.entries if not scene.saving_entry.get(name)]
     if not entries:
         return []
     name = draw.rng.choice(entries)
@@ -327,6 +330,7 @@ DRAWN: Mapping[str, Callable[[Draw], list[Op]]] = {
     for action in (
         start, advance, finish, abort, retract, free, process, flush, draft, commit, cache, evict, backup, load, name,
         submit, end, cancel, copy_state, checkpoint, send, receive, publish, peer_write, release, relief, ask, turn,
+        *BETWEEN,
     )
 }  # fmt: skip
-"""By the names of ``world.ACTIONS``."""
+"""By the names of ``world.ACTIONS`` and ``world.SHARING``."""

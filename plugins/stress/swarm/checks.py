@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from kvarena.chain.chain import Chain
+from kvarena.plugins.stress.stage.entries import EVICTABLE_LIES
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.stage.stage import TIMED, Outcome, Stage
 from kvarena.terms.errors import InvariantError
@@ -26,6 +27,8 @@ PROMISES = {
     "staging_overwritten": "A mirror's staging is not filled again while an update still reads it.",
     "stale_mirror": "A forward finds the page tables of its launch in the device's maps.",
     "undeclared_write": "A forward writes the pages that it says it writes, and no others.",
+    "missing_rows": "Whoever shares pages finds every row there that its lifetime says it needs.",
+    EVICTABLE_LIES: "What the cache says it can give back is what comes back.",
     FEASIBLE_LIES: "A demand that is said to fit can be taken, and none that is said not to.",
     CRASH: "No operation stops with anything but a named error.",
 }
@@ -35,11 +38,11 @@ IN_USE = "ledger.page_is_not_to_be_had"
 UNBOUND = "band.free_of_bound_page"
 """What a copy says of an id that was let go between its making and its submission."""
 
-MISUSE = ("forwards.", "storage.", "shelf.", "copies.", "transfers.", "drafts.")
+MISUSE = ("forwards.", "storage.", "copies.", "transfers.", "drafts.")
 MISUSE_NAMES = frozenset(
     {
         "band.free_outside_reservation", "ledger.end_of_unknown_use", "ledger.publish_of_unknown_use",
-        "chain.negative_demand",
+        "chain.negative_demand", "prefix_tree.drop_of_locked_entry",
     }
 )  # fmt: skip
 """Named errors by which an operation that is not possible now is refused. All others are promises of the inside."""
@@ -93,6 +96,8 @@ class Checks:
         for rank, stage in enumerate(self._stages):
             try:
                 stage.storage.verify()
+                if stage.entries.is_open:
+                    stage.entries.tree.verify()
             except InvariantError as error:
                 words = str(error)
                 return Broken(_name_of(words), f"{words} (rank {rank})")

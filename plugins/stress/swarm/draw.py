@@ -1,7 +1,8 @@
 """Chance with a seed: the small choices that every action is made of."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.swarm.scene import READY, Guest, Scene
@@ -18,9 +19,18 @@ class Draw:
         self.units = units
         self.guests_max, self.length_max = limits
         self.has_state = any(table.get("lifetime") == "state" for table in world.storage["layers"])
-        self.few = 3 * int(world.storage["arena"].get("page_tokens") or 16)
+        self.page = int(world.storage["arena"].get("page_tokens") or 16)
+        self.few = 3 * self.page
+        prefix = world.storage.get("prefix") or {}
+        self.grid = self._grid_of(prefix) if self.has_state and prefix.get("share") else 0
         self.rng = random.Random(world.seed + 1)
         self._count = 0
+
+    def _grid_of(self, prefix: Mapping[str, Any]) -> int:
+        """Tokens between two checkpoints; 0 where a state is kept at the end of a request alone."""
+        if prefix.get("strategy") == "no_buffer":
+            return 0
+        return int(prefix.get("checkpoint_tokens") or -(-64 // self.page) * self.page)
 
     def name(self, letter: str) -> str:
         """A name that nobody had."""

@@ -7,6 +7,7 @@ from itertools import accumulate
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.swarm.actions import DRAWN, state_pair
 from kvarena.plugins.stress.swarm.draw import Draw
+from kvarena.plugins.stress.swarm.sharing import copied
 
 TRIES = 12
 """So often another action is drawn where one is not possible now."""
@@ -49,10 +50,12 @@ class Generator:
             return Op("turn", {"limit": draw.rng.randint(1, 4)})
         if not scene.has_run and where < 0.5:
             return Op("run", forward)
-        if where < 0.7 and weights.get("checkpoint"):
-            pair = state_pair(draw, scene.open_forward)
-            if pair:
-                return pair[0]
+        if where < 0.7:
+            ops = copied(draw) if draw.chance(0.8) and weights.get("offer") else []
+            if not ops and weights.get("checkpoint"):
+                ops = state_pair(draw, scene.open_forward)
+            if ops:
+                return ops[0]
         if 0.7 < where < 0.7 + draw.world.misuse / 4 and draw.world.in_flight:
             return Op("flush", {})  # refused by name: nothing moves between launch and record
         unknown = scene.open_drafts and draw.chance(0.5)

@@ -11,7 +11,7 @@ import attrs
 
 from kvarena.assembly.build import build_storage, plan_arena
 from kvarena.assembly.config import Choice
-from kvarena.assembly.loader import declared_layers
+from kvarena.assembly.loader import declared_layers, make_eviction
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.stage.stage import Stage
 from kvarena.plugins.stress.swarm.case import Case
@@ -32,6 +32,10 @@ HOST_PLACES = 512
 SHRINK_TRIES = 1500
 WATCHED_EVERY = 8
 """In one world of so many, bytes that a forward changes and did not name are found too: it takes a fifth more time."""
+TO_THE_CACHE = frozenset(
+    {"cache", "finish", "checkpoint", "spare", "process", "admit", "evict", "lock", "unlock", "entries"}
+)
+"""What the cache has may be other after these."""
 YOUNG_OBJECTS = 5_000
 """So many are made in a run before the collector looks at them."""
 
@@ -66,8 +70,10 @@ class Ranks:
         self.stages: list[Stage] = []
         self.scene = Scene()
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        config = world.config()
+        eviction = make_eviction(catalog_under(config.plugins), config.prefix)
         for storage in open_storages(world, device):
-            stage = Stage(storage, host_places=HOST_PLACES)
+            stage = Stage(storage, host_places=HOST_PLACES, eviction=eviction)
             if world.waits_for_engines:
                 storage.chain.usage.waiter = Engines(stage)
             self.stages.append(stage)
@@ -94,6 +100,8 @@ class Ranks:
         self.counts[op.verb, first.kind] += 1
         if first.kind == "value":
             self.scene.saw(op, first.value)
+            if op.verb in TO_THE_CACHE:
+                self.scene.sees(self.stages[0].entries.seen())
         elif first.kind == "error":
             self.scene.failed(op)
         self.played += 1

@@ -22,9 +22,12 @@ def rest(stage: Stage, scene: Scene) -> Iterator[Op]:
         yield Op("finish", {"request": name})
     for name in tuple(stage.props.units):
         yield Op("free", {"request": name})
-    for name, entry in tuple(stage.shelf.entries.items()):
+    for name in tuple(stage.entries.wishes):
+        yield Op("abort", {"request": name})
+    for name, entry in tuple(stage.entries.known.items()):
         yield from [Op("unlock", {"entry": name})] * entry.locks
-        yield Op("evict", {"entry": name})
+    if stage.entries.is_open:
+        yield Op("evict", {"pieces": 0})
 
 
 def _copies_and_forwards(stage: Stage) -> Iterator[Op]:

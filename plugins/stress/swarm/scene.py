@@ -13,7 +13,7 @@ from kvarena.plugins.stress.stage.operations import Op
 
 READY, LOADING, RECEIVING = "ready", "loading", "receiving"
 
-WHILE_OPEN = frozenset({"run", "record", "turn", "land", "copy_state", "fits", "counts"})
+WHILE_OPEN = frozenset({"run", "record", "turn", "land", "copy_state", "checkpoint", "fits", "counts"})
 """What may stand between the launch of a forward and its recording."""
 
 
@@ -22,7 +22,8 @@ class Guest:
     """One request. ``length``: its rows; ``written``: those that were given to somebody to write.
 
     ``reserved``: the length that its drafts may reach; 0 where it has none. ``saving``: backups of it that are made and
-    not submitted: its pages are named in them. ``sending``: transfers that read it.
+    not submitted: its pages are named in them. ``sending``: transfers that read it. ``reads``: rows that it started
+    with and has not moved past.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Guest:
     saving: int = 0
     sending: int = 0
     has_run: bool = False
+    reads: int = 0
 
 
 @attrs.define(eq=False)
@@ -66,9 +68,10 @@ class Scene:
     def __init__(self) -> None:
         self.guests: dict[str, Guest] = {}
         self.entries: dict[str, int] = {}
-        """Entries of the cache, the oldest first, and how often each is locked."""
-        self.readers: dict[str, str] = {}
+        """Entries of the cache, the oldest first, and how often each is locked by name."""
         self.entry_rows: dict[str, int] = {}
+        self.wishes: list[str] = []
+        """Requests that were matched and have not started."""
         self.saving_entry: dict[str, int] = {}
         self.open_forward = ""
         self.open_batch: tuple[str, ...] = ()
@@ -93,6 +96,11 @@ class Scene:
             self._release(op.arguments, None)
         elif transfer is not None and op.verb == "peer_write":
             transfer.is_written = True
+
+    def sees(self, entries: Mapping[str, tuple[int, int]]) -> None:
+        """What the cache has by now: of each entry its rows, and how often it is locked by name."""
+        self.entries = {name: locks for name, (_, locks) in entries.items()}
+        self.entry_rows = {name: rows for name, (rows, _) in entries.items()}
 
     def ready(self) -> list[Guest]:
         """Requests that may run: no load or receive is under way for them."""
@@ -119,6 +127,7 @@ class Scene:
     # -- what each operation means
 
     def _take(self, given: Mapping[str, Any], value: Any) -> None:
+        self._not_waiting(given["request"])
         guest = self._guest(given["request"])
         guest.length += given.get("rows", 0)
 
@@ -165,29 +174,26 @@ class Scene:
         self.flying.append(given["forward"])
 
     def _leave(self, given: Mapping[str, Any], value: Any) -> None:
-        guest = self.guests.pop(given["request"], None) or Guest(given["request"])
-        if given.get("entry"):
-            self._keep(given, value, guest)
+        self.guests.pop(given["request"], None)
+        self._not_waiting(given["request"])
+
+    def _match(self, given: Mapping[str, Any], value: Any) -> None:
+        self._not_waiting(given["request"])
+        self.wishes.append(given["request"])
+
+    def _start(self, given: Mapping[str, Any], value: Any) -> None:
+        self._not_waiting(given["request"])
+        self.guests[given["request"]] = Guest(given["request"], length=value, written=value, reads=value, has_run=True)
+
+    def _relax(self, given: Mapping[str, Any], value: Any) -> None:
+        self._guest(given["request"]).reads = 0
 
     def _cache(self, given: Mapping[str, Any], value: Any) -> None:
-        self._keep(given, value, self._guest(given["request"]))
-        self.readers[given["entry"]] = given["request"]
+        self._guest(given["request"]).reads = value if isinstance(value, int) else 0
 
-    def _keep(self, given: Mapping[str, Any], value: Any, guest: Guest) -> None:
-        self.entries[given["entry"]] = 0
-        tokens = given.get("tokens", -1)
-        self.entry_rows[given["entry"]] = guest.length if tokens < 0 else tokens
-
-    def _lock(self, given: Mapping[str, Any], value: Any) -> None:
-        self.entries[given["entry"]] = self.entries.get(given["entry"], 0) + 1
-
-    def _unlock(self, given: Mapping[str, Any], value: Any) -> None:
-        self.entries[given["entry"]] = max(0, self.entries.get(given["entry"], 0) - 1)
-
-    def _evict(self, given: Mapping[str, Any], value: Any) -> None:
-        name = given.get("entry") or next((name for name, locks in self.entries.items() if not locks), "")
-        self.entries.pop(name, None)
-        self.entry_rows.pop(name, None)
+    def _not_waiting(self, name: str) -> None:
+        if name in self.wishes:
+            self.wishes.remove(name)
 
     def _reserve(self, given: Mapping[str, Any], value: Any) -> None:
         for name, length in given["to"].items():
@@ -294,11 +300,10 @@ _NOTES = {
     "finish": Scene._leave,
     "abort": Scene._leave,
     "retract": Scene._leave,
+    "match": Scene._match,
+    "start": Scene._start,
     "cache": Scene._cache,
-    "match": Scene._lock,
-    "lock": Scene._lock,
-    "unlock": Scene._unlock,
-    "evict": Scene._evict,
+    "relax": Scene._relax,
     "reserve": Scene._reserve,
     "commit": Scene._commit,
     "backup": Scene._backup,

@@ -51,6 +51,16 @@ ACTIONS: Mapping[str, float] = {
 }
 """What may happen, and how often where a seed changes nothing."""
 
+SHARING: Mapping[str, float] = {
+    "begin": 12.0,
+    "twin": 4.0,
+    "offer": 10.0,
+    "insert": 6.0,
+    "relax": 3.0,
+    "shed": 3.0,
+}
+"""What may happen beside it where requests share prefixes."""
+
 NEEDED = frozenset({"start", "advance", "finish", "process"})
 """Without these nothing else has anything to work on."""
 
@@ -74,6 +84,11 @@ HOLES: tuple[Any, ...] = (
     {"name": "nearest", "recent_max": 0},
     {"name": "nearest", "recent_max": 2},
 )
+STRATEGIES = ("extra_buffer", "extra_buffer", "extra_buffer_lazy", "extra_buffer_lazy", "no_buffer")
+EVICTIONS: tuple[Any, ...] = ("lru", "lru", "lfu", "worth", {"name": "lru", "splits": False}, "priority")
+SHARING_SEED = 1 << 40
+SHARING_SHARE = 0.4
+"""So often requests share prefixes in a world."""
 
 
 def _as_tuple(words: Iterable[str]) -> tuple[str, ...]:
@@ -103,9 +118,10 @@ class World:
 
     @weights.validator
     def _weights_are_known(self, attribute: "attrs.Attribute[Any]", value: Mapping[str, float]) -> None:
-        unknown = sorted(set(value) - set(ACTIONS))
+        known = {**ACTIONS, **SHARING}
+        unknown = sorted(set(value) - set(known))
         if unknown:
-            raise SettingError("weights", f"no action is named {unknown[0]!r}; choose from: {', '.join(ACTIONS)}")
+            raise SettingError("weights", f"no action is named {unknown[0]!r}; choose from: {', '.join(known)}")
 
     @timings.validator
     def _timings_are_known(self, attribute: "attrs.Attribute[Any]", value: tuple[str, ...]) -> None:
@@ -143,14 +159,15 @@ def catalog_under(plugins: PluginsConfig) -> Catalog:
 
 def draw_world(seed: int, storage: Mapping[str, Any] | None = None, catalog: Catalog | None = None) -> World:
     """The world of a seed. ``storage``: the sections of a user's own config, kept as they are."""
-    rng = random.Random(seed)
-    drawn = _draw_storage(rng, catalog or installed()) if storage is None else storage
+    rng, apart = random.Random(seed), random.Random(seed + SHARING_SEED)
+    drawn = _draw_storage(rng, apart, catalog or installed()) if storage is None else storage
+    shares = bool(drawn.get("prefix", {}).get("share"))
     page_tokens = int(drawn["arena"].get("page_tokens") or 16)
     first = rng.choice(TIMINGS)
     return World(
         seed=seed,
         storage=drawn,
-        weights=_draw_weights(rng),
+        weights=_draw_weights(rng, ACTIONS) | (_draw_weights(apart, SHARING) if shares else {}),
         timings=(first, rng.choice([timing for timing in TIMINGS if timing != first or timing == "random"])),
         pressure=round(rng.random() ** 2, 3),
         patience=round(rng.random(), 3),
@@ -160,17 +177,20 @@ def draw_world(seed: int, storage: Mapping[str, Any] | None = None, catalog: Cat
     )
 
 
-def _draw_weights(rng: random.Random) -> dict[str, float]:
+def _draw_weights(rng: random.Random, actions: Mapping[str, float]) -> dict[str, float]:
     """Some actions never happen, the others more or less often than usual."""
     silent = rng.choice((0.0, 0.1, 0.25, 0.4))
     return {
         name: 0.0 if name not in NEEDED and rng.random() < silent else round(base * math.exp(rng.uniform(-1.2, 1.2)), 3)
-        for name, base in ACTIONS.items()
+        for name, base in actions.items()
     }
 
 
-def _draw_storage(rng: random.Random, catalog: Catalog) -> dict[str, Any]:
-    """A chain of two to five bands with units of mixed sizes, on an arena that holds a few requests."""
+def _draw_storage(rng: random.Random, apart: random.Random, catalog: Catalog) -> dict[str, Any]:
+    """A chain of two to five bands with units of mixed sizes, on an arena that holds a few requests.
+
+    ``apart`` draws what only a world has in which requests share prefixes.
+    """
     page_tokens = rng.choice(PAGE_TOKENS)
     running = rng.randint(3, 8)
     context = page_tokens * rng.randint(4, 10)
@@ -192,10 +212,23 @@ def _draw_storage(rng: random.Random, catalog: Catalog) -> dict[str, Any]:
         "policies": {"holes": rng.choice(HOLES), "compaction": rng.choice(COMPACTIONS)},
         "checks": {"level": rng.choice((1, 1, 2))},
     }
+    if apart.random() < SHARING_SHARE:
+        arena.pop("slots_per_request", None)
+        drawn["prefix"] = _draw_prefix(apart, page_tokens)
     arena["memory"] = _tight_memory(drawn, rng.uniform(1.2, 3.5), catalog)
     if has_state:
         del arena["state_slots"]
     return drawn
+
+
+def _draw_prefix(rng: random.Random, page_tokens: int) -> dict[str, Any]:
+    """Requests share prefixes, and states are kept on a grid or at their end alone."""
+    return {
+        "share": True,
+        "strategy": rng.choice(STRATEGIES),
+        "checkpoint_tokens": page_tokens * rng.choice((1, 1, 2, 3)),
+        "eviction": rng.choice(EVICTIONS),
+    }
 
 
 def _draw_layers(rng: random.Random, grain: int) -> list[dict[str, Any]]:
@@ -233,6 +266,8 @@ def _tight_memory(storage: Mapping[str, Any], requests: float, catalog: Catalog)
     plan = plan_arena(declared_layers(config, catalog), arena)
     context = arena.context_tokens or 1
     shape = RequestShape(max(1, context // 2), context - context // 2)
-    demand = request_demand(plan, shape, chunk_tokens=context, slots_per_request=arena.slots_per_request)
-    limits = limits_of(attrs.evolve(arena, state_slots=None))
+    limits = limits_of(attrs.evolve(arena, state_slots=None), config.prefix, plan)
+    demand = request_demand(
+        plan, shape, chunk_tokens=context, slots_per_request=limits.slots_per_request, grid=limits.grid
+    )
     return least_budget(plan, tuple(math.ceil(units * requests) for units in demand), limits)

@@ -11,7 +11,7 @@ import attrs
 from kvarena.assembly.build import build_storage, limits_of, plan_arena
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice, StorageConfig, at_least, structure
-from kvarena.assembly.loader import declared_layers
+from kvarena.assembly.loader import declared_layers, make_eviction
 from kvarena.planning.sizing import least_budget, size_plan
 from kvarena.plugins.stress.stage.chain_spec import ChainSpec, open_stage
 from kvarena.plugins.stress.stage.stage import Stage
@@ -49,7 +49,9 @@ class Setting:
         config = structure(StorageConfig, dict(self.storage), place, at="storage")
         settings = dict(config.backend.settings) if config.backend.name == self.device else {}
         config = attrs.evolve(config, backend=Choice(self.device, {**settings, **backend.settings}))
-        stage = Stage(build_storage((), config, catalog, source=place), host_places=self.host_places)
+        eviction = make_eviction(catalog, config.prefix, place)
+        storage = build_storage((), config, catalog, source=place)
+        stage = Stage(storage, host_places=self.host_places, eviction=eviction)
         if self.waits:
             stage.storage.chain.usage.waiter = Engines(stage)
         return stage

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from storages import FULL, SHORT, STATE, Entries, nothing_changes, one_by_one, r
 
 from kvarena.admission.admission import TOGETHER, Admission
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Never, Refused, Wait
+from kvarena.terms.answers import Admit, Never, Refused, Wait
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.ports import Cache
 
@@ -55,16 +54,17 @@ def test_a_queue_is_admitted_beside_running_requests_as_one_by_one(
     memory += entries * 150
     (admission, storage, cache), (twin, other, twin_cache) = (busy(memory, entries, running) for _ in range(2))
     found = one_by_one(twin, queue)
-    assert admission.admit(queue) == found
+    answers, last = admission.admit(queue)
+    assert ([answer.charge for answer in answers], last) == found
     assert (admission.promised(), cache.evicted) == (twin.promised(), twin_cache.evicted)
     assert storage.chain.snapshot() == other.chain.snapshot()
-    charges, stopped = found
-    assert (stopped is None) == (len(charges) == len(queue))
-    rows = storage.open_batch(len(charges))
+    assert (last is None) == (len(answers) == len(queue))
+    rows = storage.open_batch(len(answers))
     assert not isinstance(rows, Refused)
-    admission.start(rows, charges)
-    for row, (prompt, _) in zip(rows.tolist(), queue, strict=False):
-        for length in (*range(CHUNK, prompt, CHUNK), prompt):
+    admission.start(rows, answers)
+    for row, answer, (prompt, _) in zip(rows.tolist(), answers, queue, strict=False):
+        chunk = answer.chunk_tokens or CHUNK
+        for length in (*range(chunk, prompt, chunk), prompt):
             assert not isinstance(storage.step(rows_of(row), rows_of(length)), Refused)
     storage.verify()
 
@@ -80,7 +80,7 @@ def test_what_comes_after_the_first_that_may_not_is_not_admitted() -> None:
             yield request
 
     charges, stopped = admission.admit(queue())
-    assert charges == [(3,), (3,), (1,)]
+    assert charges == [Admit((3,)), Admit((3,)), Admit((1,))]
     assert stopped == Wait(("full",), (1,), (7,))
     assert len(read) <= TOGETHER
     assert admission.promised() == (7,)
@@ -141,7 +141,7 @@ def test_a_cache_that_frees_less_than_it_said_stops_the_queue() -> None:
     storage, cache, admission = full_of_boasts(fails=False)
     with nothing_changes(storage):
         charges, stopped = admission.admit([(12, 1), (8, 1), (8, 1), (4, 1)])
-    assert charges == [(3,), (2,)]
+    assert charges == [Admit((3,)), Admit((2,))]
     assert stopped == Wait(("full",), (2,), (5,))
     assert (cache.asked, admission.promised()) == (1, (5,))
 
@@ -168,4 +168,4 @@ def test_a_request_that_is_none_stops_all_with_nothing_promised(wrong: tuple[int
             admission.admit([*good[:at], wrong, *good[at:]])
         assert admission.promised() == (0,)
     charges, stopped = admission.admit(good)
-    assert (np.array(charges).sum(), stopped) == (TOGETHER + 1, None)
+    assert (sum(answer.charge[0] for answer in charges), stopped) == (TOGETHER + 1, None)

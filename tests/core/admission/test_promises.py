@@ -46,7 +46,8 @@ def test_a_queue_is_admitted_as_one_by_one() -> None:
             requests[int(rng.integers(size))] = (200, 5)
         entries, memory = int(rng.integers(0, 6)), int(rng.choice([1200, 1800, 3500]))
         (storage, cache, admission), (_, twin_cache, twin) = (cached(entries=entries, memory=memory) for _ in range(2))
-        charges, stop = admission.admit(iter(requests))
+        answers, stop = admission.admit(iter(requests))
+        charges = [answer.charge for answer in answers]
         assert (charges, stop) == one_by_one(twin, requests)
         assert admission.promised() == twin.promised()
         assert cache.evicted == twin_cache.evicted
@@ -110,7 +111,7 @@ def test_what_a_row_has_beyond_its_charge_is_not_taken_from_others() -> None:
 )
 def test_the_expected_output_is_a_rounded_share(fraction: float, output: int, expected: int) -> None:
     """To the nearest token, and at least one."""
-    assert admission_of(storage_of((FULL,)), fraction=fraction).expected(output) == expected
+    assert admission_of(storage_of((FULL,)), fraction=fraction).prices.expected(output) == expected
 
 
 @pytest.mark.req("ADM-1")
@@ -119,7 +120,7 @@ def test_a_request_may_fill_its_row_to_the_last_token() -> None:
     storage = storage_of((FULL,), context=60)
     admission = admission_of(storage)
     assert storage.sizing.context_tokens == 60
-    prompt = next(n for n in range(99) if not admission.fits_alone(n + 1, 5))
+    prompt = next(n for n in range(99) if not admission.prices.fits_alone(n + 1, 5))
     assert admission.demand(prompt, 5) == (15,)
     assert isinstance(admission.ask(prompt, 5), Admit)
     never = admission.ask(prompt + 1, 5)
@@ -153,11 +154,10 @@ def test_what_a_cache_could_free_is_asked_beside_what_was_promised() -> None:
 @pytest.mark.req("ADM-3")
 def test_a_cache_that_makes_no_room_lets_nobody_start() -> None:
     """It said what it could free, and then kept it: those before are admitted, the next one waits."""
-    storage, _, alone = cached(entries=4, memory=900)
-    alone.cache = None
-    fits = one_by_one(alone, [(8, 1)] * TOGETHER)[0]
+    storage, _, _ = cached(entries=4, memory=900)
+    fits = one_by_one(admission_of(storage), [(8, 1)] * TOGETHER)[0]
     admission = admission_of(storage, cache=Stubborn(storage, {"entry": storage.ownership.handed_over()}))
-    charges, stop = admission.admit([(8, 1)] * TOGETHER)
-    assert charges == fits
+    answers, stop = admission.admit([(8, 1)] * TOGETHER)
+    assert [answer.charge for answer in answers] == fits
     assert stop == Wait(storage.plan.names, admission.demand(8, 1), admission.promised())
     assert isinstance(admission.ask(8, 1), Admit)

@@ -29,9 +29,9 @@ def test_a_closed_row_leaves_nothing_behind() -> None:
     table, new = table_of(), table_of()
     rows = table.open(2)
     table.pages[rows, :5] = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
-    table.slots[rows] = [[1, 2], [3, 4]]
+    table.give_slots(rows, rows_of(1, 2, 3, 4).reshape(2, 2))
     columns = (
-        table.lengths, table.tails, table.handed, table.looked_at, table.due, table.slots_held, *table.retired
+        table.lengths, table.tails, table.handed, table.shared, table.looked_at, table.due, *table.retired
     )  # fmt: skip
     for column in columns:
         column[rows] = 2
@@ -39,7 +39,7 @@ def test_a_closed_row_leaves_nothing_behind() -> None:
     table.close(rows[::-1])
     assert np.array_equal(table.pages, new.pages)
     assert np.array_equal(table.slots, new.slots)
-    assert not any(column.any() for column in (*columns, table.page_counts))
+    assert not any(column.any() for column in (*columns, table.page_counts, table.slots_held))
     assert not len(table.open_rows())
     table.verify()
 

@@ -1,357 +1,235 @@
-"""Requests over one arena on real bytes, beside a model that knows which positions each of them owns."""
+"""Any requests over one arena, on real bytes, beside the model of ``storage_machine``; and with a cache beside them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import pairwise
+from contextlib import suppress
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from storages import CHAINS, rows_of, state_of, storage_of
+from hypothesis.stateful import initialize, precondition, rule
+from storage_machine import HARD, Row, StorageMachine
+from storages import CHAINS, nothing_changes, rows_of, storage_of
 
-from kvarena.planning.demand import whole_pages
-from kvarena.planning.plan import SubPool
-from kvarena.storage.iteration_ids import IterationIds
-from kvarena.storage.routed import views_of
+from kvarena.assembly.config import STRATEGIES, PrefixConfig
 from kvarena.terms.answers import Refused
-from kvarena.terms.errors import InvariantError
-
-CONTEXT = 60
-HARD = ("sinks and a window, full", "sinks alone with a state", "two windows", "state, three floats, full")
+from kvarena.terms.errors import InvariantError, KvarenaError, PlanError
 
 
-@attrs.define
-class Row:
-    """A running request: per sub-pool the page positions it owns, and the tag of each token it wrote."""
-
-    length: int = 0
-    own: dict[str, set[int]] = attrs.Factory(dict)
-    tags: dict[str, dict[int, int]] = attrs.Factory(dict)
-    slots: list[int] = attrs.Factory(list)
-    lent: dict[int, int] = attrs.Factory(dict)
-    """Page position -> id, for those that were handed over and not freed since."""
-    lent_pages: int = 0
-
-
-class StorageMachine(RuleBasedStateMachine):
-    """Every token gets a tag where its step says it is written, and is read where the next steps say."""
+class SharingMachine(StorageMachine):
+    """Requests that start on each other's pages, give them away, and put theirs in their stead."""
 
     @initialize(
         name=st.sampled_from(sorted(CHAINS)) | st.sampled_from(HARD),
         page_tokens=st.sampled_from([1, 3, 4]),
-        memory=st.integers(900, 4000) | st.just(4000),
+        memory=st.integers(1500, 5000),
+        strategy=st.sampled_from(STRATEGIES),
+        grid=st.sampled_from([12, 24]),
     )
-    def build(self, name: str, page_tokens: int, memory: int) -> None:
-        slots = 2 if "state" in name and memory > 2000 else 1
-        self.storage = storage_of(
-            CHAINS[name], page_tokens=page_tokens, memory=memory, backend="cpu", slots_per_request=slots
-        )
-        self.size = page_tokens
-        self.rows: dict[int, Row] = {}
-        self.handed: dict[int, dict[str, list[int | None]]] = {}  # id: sub-pool: the tags of its tokens
-        self.serial = 0
-        self.tokens = self.storage.plan.token_pools
-        self.backed = [pool.name for pool in self.storage.plan.sub_pools if pool.unit_bytes]
-        self.bytes = {name: next(iter(views_of(self.storage, name).values())).numpy() for name in self.backed}
+    def build(self, name: str, page_tokens: int, memory: int, strategy: str, grid: int) -> None:
+        prefix = PrefixConfig(share=True, strategy=strategy, checkpoint_tokens=grid)
+        self.paths: list[list[int]] = []
+        more = {"page_tokens": page_tokens, "backend": "cpu", "prefix": prefix}
+        with suppress(PlanError):
+            self.begin(storage_of(CHAINS[name], memory=memory, **more))
+        if not hasattr(self, "storage"):
+            self.begin(storage_of(CHAINS[name], memory=9000, **more))
 
-    # -- a request's life
+    # -- whole stories, so that what follows has something to work on
 
-    @rule(count=st.none() | st.integers(0, 5))
-    def open(self, count: int | None) -> None:
-        """One or several at once, all or none; the slots are clean and are theirs alone."""
-        before, slots = state_of(self.storage), self.storage.plan.slots
-        asked = 1 if count is None else count
-        opened = self.storage.open() if count is None else self.storage.open_batch(count)
-        if isinstance(opened, Refused):
-            assert state_of(self.storage) == before
+    def opened(self) -> int | None:
+        """A new row, if there is one."""
+        before = set(self.rows)
+        self.open(None)
+        return next(iter(self.rows.keys() - before), None)
+
+    @rule(data=st.data(), lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4))
+    def run_and_publish(self, data: st.DataObject, lengths: list[int]) -> None:
+        """A request runs for some steps and gives its first pages away, and ends or runs on."""
+        number = self.opened()
+        if number is None:
             return
-        numbers = [opened] if isinstance(opened, int) else opened.tolist()
-        assert len(set(numbers)) == len(numbers) == asked
-        assert not self.rows.keys() & set(numbers)
-        for row in numbers:
-            self.rows[row] = Row(
-                own={pool.name: set() for pool in self.tokens}, tags={pool.name: {} for pool in self.tokens}
-            )
-            if slots is not None:
-                for slot in self.storage.translate(rows_of(row)).slots[0].tolist():
-                    self.rows[row].slots.append(self.write(slots.name, slot, 0))
+        for more in lengths:
+            self.advance([number], [more], tables_first=False)
+        if self.tokens and self.rows[number].length >= self.size:
+            self.hand_over_of(number, data.draw(st.integers(1, self.rows[number].length // self.size)))
+        if data.draw(st.booleans()):
+            self.close_all([number])
 
-    @precondition(lambda self: self.rows)
-    @rule(data=st.data(), most=st.sampled_from((1, 9, 30)))
-    def step(self, data: st.DataObject, most: int) -> None:
-        """Decodes, prefills, or both in one batch; what is written is where it says, and what retired is gone."""
-        batch = data.draw(st.lists(st.sampled_from(sorted(self.rows)), min_size=1, unique=True))
-        more = [data.draw(st.integers(0 if most > 1 else 1, most)) for _ in batch]
-        self.advance(batch, more, tables_first=data.draw(st.booleans()))
-
-    @precondition(lambda self: self.rows)
-    @rule(times=st.integers(1, 9), by=st.sampled_from((1, 1, 4)))
-    def run_on(self, times: int, by: int) -> None:
-        """All rows go on, step by step."""
-        for _ in range(times):
-            self.advance(sorted(self.rows), [by] * len(self.rows), tables_first=False)
-
-    def advance(self, batch: list[int], more: list[int], *, tables_first: bool) -> None:
-        starts = [self.rows[row].length for row in batch]
-        lengths = [min(start + count, CONTEXT) for start, count in zip(starts, more, strict=True)]
-        for row, start in zip(batch, starts, strict=True):
-            self.retire(row, start)
-        asked = self.asked(batch, lengths)
-        ids = self.storage.step(rows_of(*batch), rows_of(*lengths))
-        if isinstance(ids, Refused):
-            assert not self.storage.chain.feasible(asked)
+    @precondition(lambda self: self.tokens and self.handed)
+    @rule(data=st.data(), more=st.integers(0, 20), adopts=st.booleans())
+    def read_or_repeat(self, data: st.DataObject, more: int, adopts: bool) -> None:
+        """Another starts on such pages and runs on; or writes as much itself, and then takes them."""
+        number = self.opened()
+        if number is None:
             return
-        assert (ids.starts.tolist(), ids.lengths.tolist()) == (starts, lengths)
-        for row, length in zip(batch, lengths, strict=True):
-            for own in self.rows[row].own.values():
-                own |= set(range(-(-self.rows[row].length // self.size), -(-length // self.size)))
-            self.rows[row].length = length
-        self.write_tokens(ids, batch, tables_first)
+        if adopts:
+            self.advance([number], [more + 4], tables_first=False)
+            self.adopt_by(number, data)
+        else:
+            self.start_of(number, data)
+            self.advance([number], [more], tables_first=False)
 
-    def asked(self, batch: list[int], lengths: list[int]) -> tuple[int, ...]:
-        """The units that the batch needs beyond what its rows have."""
-        pages = sum(
-            -(-length // self.size) - -(-self.rows[row].length // self.size)
-            for row, length in zip(batch, lengths, strict=True)
-        )
-        return tuple(0 if pool.is_slots else pages for pool in self.storage.plan.sub_pools)
+    # -- pages
 
-    def retire(self, row: int, start: int) -> None:
-        """What no query from ``start`` on needs is let go, unless it was handed over."""
-        for pool in self.tokens:
-            gone = {page for page in self.gone(pool, start) if page >= self.rows[row].lent_pages}
-            self.rows[row].own[pool.name] -= gone
+    @precondition(lambda self: self.tokens and self.handed and any(not row.length for row in self.rows.values()))
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        """On pages that others handed over: every sub-pool has what the next query reads, or nothing has changed."""
+        self.start_of(data.draw(st.sampled_from([number for number, row in self.rows.items() if not row.length])), data)
 
-    def gone(self, pool: SubPool, length: int) -> set[int]:
-        return {page for pages in whole_pages(pool.lifetime.retired(0, length), self.size) for page in pages}
-
-    def write_tokens(self, ids: IterationIds, batch: list[int], tables_first: bool) -> None:
-        """Physical tokens, pages and offsets, and page tables say the same of every new token."""
-        rows, positions = (array.tolist() for array in ids.write_positions())
-        expected = [
-            (index, at) for index in range(len(batch)) for at in range(int(ids.starts[index]), int(ids.lengths[index]))
+    def start_of(self, number: int, data: st.DataObject) -> None:
+        ids = self.a_path(data)
+        length, pools = len(ids) * self.size, {pool.name: pool for pool in self.tokens}
+        lacking = [
+            name
+            for name, pool in pools.items()
+            for page in set(range(len(ids))) - self.unneeded(pool.lifetime, length)
+            if name not in self.handed.get(ids[page], {})
         ]
-        assert list(zip(rows, positions, strict=True)) == expected
-        for pool in self.tokens:
-            if tables_first:
-                ids.tables[pool.name]
-            written = ids.write_ids(pool.name).tolist()
-            pages, places = ids.write_pages(pool.name).tolist(), ids.write_offsets().tolist()
-            assert written == [page * self.size + place for page, place in zip(pages, places, strict=True)]
-            reads = ids.read_ids(pool.name)
-            for (index, at), physical in zip(expected, written, strict=True):
-                assert physical == reads[index, at]
-                assert physical // self.size == ids.tables[pool.name][index, at // self.size]
-                if pool.name in self.backed:
-                    tag = self.write(pool.name, physical // self.size, physical % self.size)
-                    self.rows[batch[index]].tags[pool.name][at] = tag
+        gone = any(id_ >= 0 and id_ not in self.handed for id_ in ids)
+        if lacking or gone or len(ids) > self.storage.requests.pages_per_row:
+            why = r"read_of_page_not_handed_over|start_without_its_pages|longer than"
+            with nothing_changes(self.storage), pytest.raises((InvariantError, KvarenaError), match=why):
+                self.storage.sharing.start(number, rows_of(*ids), length)
+            return
+        self.storage.sharing.start(number, rows_of(*ids), length)
+        row = self.rows[number]
+        row.length, row.lent_pages = length, len(ids)
+        row.lent = {page: id_ for page, id_ in enumerate(ids) if id_ >= 0}
 
-    @precondition(lambda self: self.rows)
+    def a_path(self, data: st.DataObject) -> list[int]:
+        """The pages that some request handed over, from its first on, all there still or not; or any at all."""
+        if not self.paths or not data.draw(st.integers(0, 3)):
+            return data.draw(st.lists(st.sampled_from(sorted(self.handed)), unique=True, max_size=5))
+        path = data.draw(st.sampled_from(self.paths))
+        return path[: data.draw(st.integers(len(path) // 2, len(path)))]
+
+    def hand_over_of(self, number: int, stop: int) -> None:
+        super().hand_over_of(number, stop)
+        row = self.rows[number]
+        self.paths.append([row.lent.get(page, -1) for page in range(row.lent_pages)])
+
+    @precondition(lambda self: self.tokens and self.handed and self.rows)
     @rule(data=st.data())
-    def close(self, data: st.DataObject) -> None:
-        """One or several; what was handed over stays."""
-        rows = data.draw(st.lists(st.sampled_from(sorted(self.rows)), min_size=1, unique=True))
-        self.storage.close(rows[0] if len(rows) == 1 else rows_of(*rows))
-        for row in rows:
-            del self.rows[row]
+    def adopt(self, data: st.DataObject) -> None:
+        """A window page that only the row has is the cache's from here on; the rest of its own come back."""
+        self.adopt_by(data.draw(st.sampled_from(sorted(self.rows))), data)
 
-    @rule()
-    def flush(self) -> None:
-        """Pages move, and nobody notices."""
-        self.storage.flush()
+    def adopt_by(self, number: int, data: st.DataObject) -> None:
+        row = self.rows[number]
+        first, stop = row.lent_pages, row.length // self.size
+        unread = sorted(self.handed.keys() - set(row.lent.values()))
+        count = data.draw(st.integers(0, max(0, min(stop - first, len(unread)))))
+        ids = data.draw(st.permutations(unread))[:count]
+        ids = [id_ if self.has(row, first + at) or data.draw(st.booleans()) else -1 for at, id_ in enumerate(ids)]
+        self.storage.sharing.adopt(number, rows_of(*ids))
+        for page, id_ in enumerate(ids, start=first):
+            for name, own in row.own.items():
+                if page in own and name not in self.handed[id_]:
+                    self.handed[id_][name] = self.tags_of(row, name, page)
+                own.discard(page)
+            if id_ >= 0:
+                row.lent[page] = id_
+        row.lent_pages = max(row.lent_pages, first + count)
 
-    # -- pages that change hands
+    def has(self, row: Row, page: int) -> bool:
+        """Whether any sub-pool has a page of the row's own there."""
+        return any(page in own for own in row.own.values())
 
-    @precondition(lambda self: self.tokens and any(row.length >= self.size for row in self.rows.values()))
-    @rule(data=st.data())
-    def hand_over(self, data: st.DataObject) -> None:
-        """A row's first pages are a cache's; each id is told once."""
-        number = data.draw(st.sampled_from([number for number, row in self.rows.items() if row.length >= self.size]))
-        row, owner = self.rows[number], self.storage.plan.owner
-        stop = data.draw(st.integers(0, row.length // self.size))
-        ids = self.storage.ownership.hand_over(number, stop * self.size).tolist()
-        fresh = [page for page in sorted(row.own[owner]) if page < stop]
-        assert len(ids) == len(fresh)
-        assert not self.handed.keys() & set(ids)
-        for id_, page in zip(ids, fresh, strict=True):
-            row.lent[page] = id_
-            self.handed[id_] = {
-                name: [row.tags[name].get(page * self.size + place) for place in range(self.size)]
-                for name, own in row.own.items()
-                if page in own
-            }
-        for own in row.own.values():
-            own -= set(range(stop))
-        row.lent_pages = max(row.lent_pages, stop)
-
-    @precondition(lambda self: self.handed)
-    @rule(data=st.data())
-    def free_pages(self, data: st.DataObject) -> None:
-        """The cache evicts: wherever the pages still are, they come back."""
-        ids = data.draw(st.lists(st.sampled_from(sorted(self.handed)), min_size=1, unique=True))
-        self.storage.ownership.free_pages(rows_of(*ids))
+    @precondition(lambda self: self.windows())
+    @rule(data=st.data(), wrong=st.booleans())
+    def free_in(self, data: st.DataObject, wrong: bool) -> None:
+        """One sub-pool lets go of pages that it has, and of no others."""
+        name = data.draw(st.sampled_from(self.windows()))
+        there = [id_ for id_, tags in self.handed.items() if name in tags]
+        ids = data.draw(st.lists(st.sampled_from(there), unique=True)) if there else []
+        others = sorted(self.handed.keys() - set(there))
+        if wrong and others:
+            ids = [*ids, data.draw(st.sampled_from(others))]
+            with self.caught(r"chain\.window_segment_bound"):
+                self.storage.sharing.free_in(name, rows_of(*ids))
+            return
+        self.storage.sharing.free_in(name, rows_of(*ids))
         for id_ in ids:
-            del self.handed[id_]
-        for row in self.rows.values():
-            row.lent = {page: id_ for page, id_ in row.lent.items() if id_ not in ids}
+            del self.handed[id_][name]
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.windows() and len(self.handed) > 1)
     @rule(data=st.data())
-    def free_rows(self, data: st.DataObject) -> None:
-        """A request's last positions go, in any pieces: a page once, when none of its positions is left.
+    def rebind(self, data: st.DataObject) -> None:
+        """Pages go from id to id, without a move, to ids that have none there."""
+        name = data.draw(st.sampled_from(self.windows()))
+        there = [id_ for id_, tags in self.handed.items() if name in tags]
+        others = [id_ for id_ in self.handed if id_ not in there]
+        count = data.draw(st.integers(0, min(len(there), len(others))))
+        sources, targets = (data.draw(st.permutations(ids))[:count] for ids in (there, others))
+        pages = self.storage.chain.pages(name, rows_of(*sources))
+        self.storage.chain.rebind(name, rows_of(*sources), rows_of(*targets))
+        assert np.array_equal(self.storage.chain.pages(name, rows_of(*targets)), pages)
+        for source, target in zip(sources, targets, strict=True):
+            self.handed[target][name] = self.handed[source].pop(name)
 
-        Not so many that the next query would miss pages of its own: then none goes.
-        """
+    def windows(self) -> list[str]:
+        return [pool.name for pool in self.tokens if pool.name != self.storage.plan.owner] if self.handed else []
+
+    # -- slots
+
+    @precondition(lambda self: self.storage.plan.slots and self.rows)
+    @rule(data=st.data())
+    def move_a_slot(self, data: st.DataObject) -> None:
+        """Out of a place that has one, or into a place that has none."""
         number = data.draw(st.sampled_from(sorted(self.rows)))
         row = self.rows[number]
-        lent = row.lent_pages * self.size
-        start = data.draw(st.integers(lent, max(row.length, lent)) | st.integers(lent, lent + 5))
-        stop = -(-start // self.size)
-        if start > row.length:
+        at = data.draw(st.integers(0, len(row.slots) - 1))
+        tag, sharing, name = row.slots[at], self.storage.sharing, self.storage.plan.slots.name
+        if tag is not None:
+            with self.caught(r"storage\.take_into_full_place"):
+                sharing.take_slot(number, at)
+            self.handed_slots[sharing.hand_over_slot(number, at)] = tag
+            row.slots[at] = None
             return
-        cuts = sorted({start, row.length, *data.draw(st.lists(st.integers(start, row.length), max_size=3))})
-        pieces = [range(low, high) for low, high in pairwise(cuts)]
-        if not all(self.is_whole(row, pool, start) for pool in self.tokens):
-            with self.caught("storage.free_below_what_retired"):
-                self.storage.ownership.free_rows(number, pieces)
-            return
-        self.storage.ownership.free_rows(number, data.draw(st.permutations(pieces)))
-        row.length = start
-        for name, own in row.own.items():
-            row.own[name] = {page for page in own if page < stop}
+        with self.caught(r"storage\.hand_over_of_empty_place"):
+            sharing.hand_over_slot(number, at)
+        free = self.storage.chain.feasible(tuple(int(pool == name) for pool in self.storage.plan.names))
+        slot = sharing.take_slot(number, at)
+        assert free == (not isinstance(slot, Refused))
+        if not isinstance(slot, Refused):
+            row.slots[at] = self.write(name, int(self.storage.chain.pages(name, rows_of(slot))[0]), 0)
 
-    def is_whole(self, row: Row, pool: SubPool, length: int) -> bool:
-        """Whether the row still has, or has lent, all that a query at this length reads."""
-        needed = set(range(row.lent_pages, -(-length // self.size))) - self.gone(pool, length)
-        return needed <= row.own[pool.name]
+    @precondition(lambda self: self.handed_slots)
+    @rule(data=st.data(), twice=st.booleans())
+    def free_slots(self, data: st.DataObject, twice: bool) -> None:
+        """Once each."""
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.handed_slots)), unique=True, min_size=1))
+        if twice:
+            with self.caught(r"storage\.free_of_page_twice"):
+                self.storage.sharing.free_slots(rows_of(*ids, ids[0]))
+        self.storage.sharing.free_slots(rows_of(*ids))
+        with self.caught(r"storage\.free_of_page_not_handed_over"):
+            self.storage.sharing.free_slots(rows_of(*ids))
+        for id_ in ids:
+            del self.handed_slots[id_]
 
     # -- mistakes
 
     @precondition(lambda self: self.rows)
-    @rule(data=st.data(), act=st.sampled_from(("backwards", "twice", "behind", "straddle", "split", "beyond", "page")))
-    def misuse(self, data: st.DataObject, act: str) -> None:
-        """Each by its name, and nothing has changed."""
-        number = data.draw(st.sampled_from(sorted(self.rows)))
-        row, size, owning = self.rows[number], self.size, self.storage.ownership
-        lent = row.lent_pages * size
-        possible = {"backwards": row.length, "behind": row.length > lent + 1, "straddle": lent, "split": size > 1}
-        if not self.tokens or not possible.get(act, True):
-            return
-        wrong = data.draw(st.sampled_from((-1, 10**6, *self.handed, *self.storage.requests.own_ids(rows_of(number)))))
-        acts = {
-            "backwards": lambda: self.storage.step(rows_of(number), rows_of(row.length - 1)),
-            "twice": lambda: self.storage.close(rows_of(number, number)),
-            "behind": lambda: owning.free_rows(number, [range(lent, row.length - 1)]),
-            "straddle": lambda: owning.free_rows(number, [range(lent - 1, row.length)]),
-            "split": lambda: owning.hand_over(number, 1),
-            "beyond": lambda: owning.hand_over(number, (row.length // size + 1) * size),
-            "page": lambda: owning.free_pages(rows_of(*self.handed, wrong)),
-        }
-        with self.caught():
-            acts[act]()
-
-    @precondition(lambda self: self.rows)
-    @rule(data=st.data(), act=st.sampled_from(("step", "close", "hand over", "free")))
-    def name_a_row_that_is_none(self, data: st.DataObject, act: str) -> None:
-        """Negative, free, beyond or absurd, beside rows that are open: nothing has changed."""
-        good = data.draw(st.lists(st.sampled_from(sorted(self.rows)), unique=True))
+    @rule(data=st.data(), act=st.sampled_from(("start", "adopt", "hand over a slot", "take a slot")))
+    def share_with_a_row_that_is_none(self, data: st.DataObject, act: str) -> None:
+        """Negative, free, beyond or absurd."""
         free = sorted(set(range(len(self.storage.requests))) - self.rows.keys())
-        wrong = data.draw(st.sampled_from((-1, len(self.storage.requests), 10**6, *free)))
-        rows = rows_of(*data.draw(st.permutations([*good, wrong])))
+        row, sharing = data.draw(st.sampled_from((-1, len(self.storage.requests), 10**6, *free))), self.storage.sharing
+        if "slot" in act and not self.storage.plan.slots:
+            return
         acts = {
-            "step": lambda: self.storage.step(rows, np.full(len(rows), CONTEXT)),
-            "close": lambda: self.storage.close(rows),
-            "hand over": lambda: self.storage.ownership.hand_over(wrong, 0),
-            "free": lambda: self.storage.ownership.free_rows(wrong, [range(1)]),
+            "start": lambda: sharing.start(row, rows_of(), 0),
+            "adopt": lambda: sharing.adopt(row, rows_of()),
+            "hand over a slot": lambda: sharing.hand_over_slot(row, 0),
+            "take a slot": lambda: sharing.take_slot(row, 0),
         }
-        with self.caught(rf"storage\.{act.replace(' ', '_')}_of_free_row"):
+        with (
+            nothing_changes(self.storage),
+            pytest.raises(InvariantError, match=r"^storage\.(start|hand_over)_of_free_row"),
+        ):
             acts[act]()
-
-    @contextmanager
-    def caught(self, name: str = "") -> Iterator[None]:
-        before = state_of(self.storage)
-        with pytest.raises(InvariantError, match=f"^{name}"):
-            yield
-        assert state_of(self.storage) == before
-
-    # -- what must always hold
-
-    @precondition(lambda self: hasattr(self, "storage"))
-    @invariant()
-    def counts_are_the_models(self) -> None:
-        self.storage.verify()
-        held = self.storage.ownership.held()
-        assert self.storage.ownership.handed_over().tolist() == sorted(self.handed)
-        for column, pool in enumerate(self.storage.plan.sub_pools):
-            own = {number: len(row.slots if pool.is_slots else row.own[pool.name]) for number, row in self.rows.items()}
-            assert {number: int(held[column, number]) for number in self.rows} == own
-            assert held[column].sum() == sum(own.values())
-            lent = sum(pool.name in pages for pages in self.handed.values())
-            assert self.storage.chain.snapshot().bands[column].live == sum(own.values()) + lent
-
-    @precondition(lambda self: hasattr(self, "storage") and self.rows)
-    @invariant()
-    def every_tag_is_read(self) -> None:
-        numbers = sorted(self.rows)
-        ids = self.storage.translate(rows_of(*numbers))
-        assert ids.lengths.tolist() == [self.rows[number].length for number in numbers]
-        for pool in self.tokens:
-            sink = self.storage.chain.bands[pool.name].grid.sink_page
-            reads, tables, seen = ids.read_ids(pool.name), ids.tables[pool.name].tolist(), []
-            for index, number in enumerate(numbers):
-                row = self.rows[number]
-                kept = {page for page in row.lent if pool.name in self.handed[row.lent[page]]}
-                if len(row.lent) == row.lent_pages:  # an id that was freed may be another's by now
-                    bound = {place for place, page in enumerate(tables[index]) if page != sink}
-                    assert bound == row.own[pool.name] | kept
-                seen += [tables[index][page] for page in row.own[pool.name]]
-                for page in row.own[pool.name] | kept:
-                    for at in range(page * self.size, min(row.length, (page + 1) * self.size)):
-                        if pool.name in self.backed:
-                            self.read(pool.name, divmod(int(reads[index, at]), self.size), row.tags[pool.name][at])
-            assert len(seen) == len(set(seen))
-
-    @precondition(lambda self: hasattr(self, "storage"))
-    @invariant()
-    def slots_and_handed_pages_are_read(self) -> None:
-        for number, row in self.rows.items():
-            slots = self.storage.translate(rows_of(number)).slots
-            for slot, tag in zip([] if slots is None else slots[0].tolist(), row.slots, strict=True):
-                assert slot != 0
-                self.read(self.storage.plan.slots.name, (slot, 0), tag)
-        for id_, kept in self.handed.items():
-            for name, tags in kept.items():
-                page = int(self.storage.chain.pages(name, rows_of(id_))[0])
-                for place, tag in enumerate(tags):
-                    if tag is not None:
-                        self.read(name, (page, place), tag)
-
-    def teardown(self) -> None:
-        if hasattr(self, "storage"):
-            self.storage.close(self.storage.requests.open_rows())
-            self.storage.ownership.free_pages(rows_of(*self.handed))
-            assert all(shot.live == shot.holes == 0 for shot in self.storage.chain.snapshot().bands)
-            assert all(minter.pool.free == minter.pool.count for minter in self.storage.chain.minters.values())
-            self.storage.verify()
-            del self.bytes
-            self.storage.release()
-
-    # -- bytes
-
-    def write(self, name: str, page: int, place: int) -> int:
-        self.serial += 1
-        self.bytes[name][page, place] = self.pattern(name, self.serial)
-        return self.serial
-
-    def read(self, name: str, where: tuple[int, int], tag: int) -> None:
-        assert np.array_equal(self.bytes[name][where], self.pattern(name, tag)), (name, where, tag)
-
-    def pattern(self, name: str, tag: int) -> np.ndarray:
-        size = self.bytes[name].shape[-1]
-        return np.resize(np.array([tag % 251 + 1, tag // 251 % 251 + 1], dtype=np.uint8), size)
 
 
 TestStorageMachine = StorageMachine.TestCase
@@ -359,3 +237,6 @@ TestStorageMachine.settings = settings(max_examples=200, stateful_step_count=50,
 TestStorageMachine.pytestmark = [
     pytest.mark.req(row) for row in ("DEC-3", "IDS-1", "IDS-2", "IDS-3", "IDS-4", "WIN-1", "LIF-7", "ALC-2", "ALC-5")
 ]
+TestSharingMachine = SharingMachine.TestCase
+TestSharingMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestSharingMachine.pytestmark = [pytest.mark.req(row) for row in ("TRE-1", "TRE-2", "CKP-1", "IDS-4", "WIN-1")]

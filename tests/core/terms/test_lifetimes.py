@@ -14,13 +14,16 @@ from kvarena.terms.lifetimes import (
     Chunk,
     Full,
     Lifetime,
+    OnGrid,
     State,
     Union,
     Window,
     common_multiple,
     floor_reaches,
+    on_grid,
     outlives,
     prefix_floor,
+    repeats,
 )
 
 SIZE = st.integers(1, 12)
@@ -179,3 +182,75 @@ def test_an_absurd_length_is_refused(make: type) -> None:
     """Lengths are added up in 64 bits."""
     with pytest.raises(ValueError, match="absurd"):
         make(1 << 41)
+
+
+@pytest.mark.req("CKP-1")
+@given(ROWS, LENGTH, st.integers(1, 12))
+def test_on_a_grid_only_whole_intervals_retire(lifetime: Lifetime, length: int, grid: int) -> None:
+    """What is needed at the latest grid point is kept until the next one is complete; never less than without."""
+    kept = on_grid(lifetime, grid)
+    gone = rows_of(kept.retired(0, length))
+    assert gone == rows_of(lifetime.retired(0, length // grid * grid))
+    assert gone <= rows_of(lifetime.retired(0, length))
+    assert kept.retained(length) == length - len(gone)
+    floor = prefix_floor(kept, np.array([length]))
+    assert floor is not None
+    assert floor.tolist() == [len(gone)]
+
+
+@pytest.mark.req("CKP-1")
+@given(ROWS, st.integers(1, 40), st.integers(1, 12))
+def test_on_a_grid_the_floor_reaches_a_row_at_a_grid_point(lifetime: Lifetime, row: int, grid: int) -> None:
+    """The least length at which it does, as by trying each."""
+    kept = on_grid(lifetime, grid)
+    reached = floor_reaches(kept, np.array([row]))
+    assert reached is not None
+    lengths = np.arange(200)
+    floors = prefix_floor(kept, lengths)
+    assert floors is not None
+    found = lengths[floors >= row]
+    assert int(reached[0]) == (found[0] if len(found) else int(reached[0]))
+    assert len(found) or int(reached[0]) > lengths[-1]
+
+
+@given(ROWS, st.integers(1, 12), st.integers(0, 150))
+def test_what_is_needed_repeats_as_it_says(lifetime: Lifetime, grid: int, beyond: int) -> None:
+    """From there on, one period later, as many rows are needed: on a grid as without."""
+    for kept in (lifetime, on_grid(lifetime, grid)):
+        found = repeats(kept)
+        assert found is not None
+        start, period = found
+        at = start + beyond
+        later = prefix_floor(kept, np.array([at, at + period]))
+        assert later is not None
+        assert later[1] - later[0] in (period, 0)
+        if later[1] == later[0]:
+            assert prefix_floor(kept, np.array([at + 40 * period]))[0] == 0  # type: ignore[index]
+
+
+@pytest.mark.req("CKP-1")
+def test_what_a_grid_does_not_move() -> None:
+    """Full attention, a slot, and everything where there is no grid; a union is one of its members on the grid."""
+    for lifetime in (Full(), State()):
+        assert on_grid(lifetime, 16) is lifetime
+    assert on_grid(Window(8), None) == Window(8)
+    assert on_grid(Union((Window(8), Full())), 16) == Union((OnGrid(Window(8), 16), Full()))
+    kept = on_grid(Window(8), 16)
+    assert (kept.name, kept.rank, kept.own_ids) == ("window-8", Window(8).rank, False)
+    assert kept == OnGrid(Window(8), 16)
+    assert len({kept, OnGrid(Window(8), 16), OnGrid(Window(8), 32)}) == 2
+
+
+@pytest.mark.req("CKP-1")
+@given(BUILT_IN, st.integers(1, 12), st.integers(1, 60))
+def test_on_a_grid_the_most_rows_alive_between_steps(lifetime: Lifetime, grid: int, length: int) -> None:
+    """What is left after retiring at the length before, and the row that the last step wrote."""
+    kept = on_grid(lifetime, grid)
+    assert kept.entries(length) == length - len(rows_of(kept.retired(0, length - 1)))
+
+
+def test_an_interval_is_a_whole_number() -> None:
+    """At least one token."""
+    for wrong in (0, -4, 2.5, True):
+        with pytest.raises(ValueError, match="interval must be a whole number"):
+            OnGrid(Window(8), wrong)  # type: ignore[arg-type]

@@ -117,7 +117,8 @@ def test_a_request_that_no_arena_holds_is_refused_by_itself():
     document = _replay(trace=trace, context_tokens=1000)
 
     assert document["requests"] == {
-        "total": 2, "done": 1, "refused": 1, "failed": 0, "retracted": 0, "retractions": 0, "waited": 0,
+        "total": 2, "done": 1, "refused": 1, "failed": 0, "aborted": 0, "clipped": 0,
+        "retracted": 0, "retractions": 0, "preemptions": 0, "waited": 0,
     }  # fmt: skip
     assert document["refusals"][0]["request"] == 1
     assert "5,004 rows" in document["refusals"][0]["reason"]

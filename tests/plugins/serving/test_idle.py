@@ -6,6 +6,7 @@ from toys import Bytes
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.config import ArenaConfig, ChecksConfig, StorageConfig
+from kvarena.ledger.steps import Forward
 from kvarena.plugins.serving import scheduler
 from kvarena.plugins.serving.port import Batch, Outcome, Request
 from kvarena.plugins.serving.report import DONE
@@ -14,6 +15,7 @@ from kvarena.storage.storage import Storage
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Full, State, Window
+from kvarena.terms.ports import IntArray
 
 pytestmark = pytest.mark.req("CHK-2")
 
@@ -25,7 +27,10 @@ class Runner:
         self.storage = storage
         self.leaks = leaks
 
-    def run(self, batch: Batch) -> Outcome:
+    def launch(self, batch: Batch, forward: Forward) -> None:
+        """Nothing runs."""
+
+    def result(self, batch: Batch) -> Outcome:
         """A second has passed."""
         if self.leaks:
             self.storage.chain.take_new("full", 1)
@@ -35,6 +40,10 @@ class Runner:
     def tokens(self, request_id: int) -> tuple[int, ...]:
         """None are made."""
         return ()
+
+    def keys(self, request: Request, count: int) -> IntArray | None:
+        """Nothing is cached."""
+        return None
 
 
 def loop_at(level: int, *, leaks: bool) -> Scheduler:

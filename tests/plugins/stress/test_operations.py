@@ -9,7 +9,8 @@ from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
 from kvarena.plugins.stress.scenario.planning import Drawing
 from kvarena.plugins.stress.stage.chain_spec import ChainSpec, PoolSpec, open_stage
-from kvarena.plugins.stress.stage.operations import REQUIRED, VERBS, Op, read_operation
+from kvarena.plugins.stress.stage.kinds import REQUIRED
+from kvarena.plugins.stress.stage.operations import VERBS, Op, read_operation
 from kvarena.terms.errors import ConfigError
 
 CATALOG = Catalog.installed()
@@ -20,7 +21,7 @@ BY_THE_RUNNER = {"repeat"}
 def handlers() -> dict[str, Any]:
     """What plays each verb: the stage's rooms, or the planning of scenario files."""
     stage = open_stage(SPEC, Choice("host"), CATALOG, "")
-    rooms = (stage.requests, stage.forwards, stage.copies, stage.transfers, stage.questions)
+    rooms = (stage.requests, stage.forwards, stage.copies, stage.transfers, stage.sharing, stage.questions)
     drawing = Drawing(SPEC, CATALOG, "")
     found = {verb: play for room in rooms for verb, play in room.verbs().items()}
     return {**found, "land": stage.land, "turn": stage.turn, "plan": drawing.plan, "size": drawing.size}
@@ -41,7 +42,7 @@ def test_what_nobody_plays_awaits_something() -> None:
     """A verb is played, or is the runner's, or says which capability it awaits."""
     silent = set(VERBS) - set(handlers()) - BY_THE_RUNNER - {"capture", "fill"}
     assert silent == {verb.name for verb in VERBS.values() if verb.awaits}
-    assert silent == {"checkpoint", "stages"}
+    assert silent == {"stages"}
 
 
 def test_an_operation_is_read_as_it_is_written() -> None:

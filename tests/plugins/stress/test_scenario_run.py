@@ -65,7 +65,7 @@ def test_a_failure_says_line_step_expectation_and_what_came(tmp_path: Path) -> N
             "expected a refusal or True, and it came to False",
         ),
         ('do = "check", holds = "= 1 == 2"', "the answer is False, not True"),
-        ('do = "checkpoint", request = "R", entry = "K"', "awaits state checkpoints"),
+        ('do = "stages"', "awaits pipeline stages"),
         ('do = "take", request = "R", rows = 1', "the end: quiet: the answer is ['request R is open'"),
     ],
 )
@@ -86,9 +86,9 @@ def test_an_expected_error_may_be_one_of_several_and_say_something(tmp_path: Pat
 
 def test_a_file_that_awaits_something_is_never_passed(tmp_path: Path) -> None:
     """It stops at the step that awaits it, and names the capability."""
-    step = 'do = "checkpoint", request = "R", entry = "K", awaits = "checkpoints", expect = "cached"'
+    step = 'do = "stages", awaits = "stages", expect = true'
     report = run(tmp_path, step, 'do = "take", request = "R", rows = 9')
-    assert (report.fate, report.awaits) == (AWAITING, ("checkpoints",))
+    assert (report.fate, report.awaits) == (AWAITING, ("stages",))
 
 
 def test_a_step_whose_capability_has_come_fails_until_the_mark_is_gone(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_step_before_the_awaited_one_must_come_out(tmp_path: Path) -> None:
     report = run(
         tmp_path,
         'do = "fits", units = {F = 4}, expect = false',
-        'do = "checkpoint", request = "R", entry = "K", awaits = "x"',
+        'do = "stages", awaits = "x"',
     )
     assert report.fate == FAILED
 

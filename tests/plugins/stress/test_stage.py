@@ -9,7 +9,8 @@ import pytest
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
 from kvarena.plugins.stress.stage.chain_spec import ChainSpec, PoolSpec, open_stage
-from kvarena.plugins.stress.stage.operations import REQUIRED, VERBS, Kind, Op, read_operation
+from kvarena.plugins.stress.stage.kinds import REQUIRED, Kind
+from kvarena.plugins.stress.stage.operations import VERBS, Op, read_operation
 from kvarena.plugins.stress.stage.stage import Outcome, Stage
 from kvarena.terms.errors import ConfigError
 
@@ -169,8 +170,8 @@ def test_a_refusal_an_error_and_what_is_awaited_are_outcomes() -> None:
         "ConfigError",
         "there is no request 'Z' now; choose one of: A",
     )
-    awaited = stage.apply(Op("checkpoint", {"request": "A", "entry": "K"}))
-    assert awaited == Outcome("awaits", None, "state checkpoints", "awaits state checkpoints")
+    awaited = stage.apply(Op("stages", {}))
+    assert awaited == Outcome("awaits", None, "pipeline stages", "awaits pipeline stages")
     assert "request A is open" in play(stage, "quiet")
     stage.storage.release()
 

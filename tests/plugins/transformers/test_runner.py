@@ -1,12 +1,18 @@
-"""Serving a model by the loop, and the judge that repeats every forward."""
+"""Serving a model by the loop, overlapped and in lock step, with prefixes shared; the judge repeats every forward."""
 
 import attrs
 import numpy as np
 import pytest
 import torch
+from hands import make_storage
 
-from kvarena.assembly.build import build_storage
-from kvarena.assembly.config import ArenaConfig, StorageConfig
+from kvarena.assembly.build import limits_of, plan_arena
+from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.config import ArenaConfig, PrefixConfig
+from kvarena.assembly.loader import make_eviction
+from kvarena.planning.demand import RequestShape, request_demand
+from kvarena.planning.sizing import least_budget
+from kvarena.plugins.prefix_tree import PrefixTree
 from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.scheduler import Scheduler, ServingConfig
 from kvarena.plugins.transformers.geometry import probe_layers
@@ -16,33 +22,66 @@ from kvarena.storage.routed import views_of
 from kvarena.terms.errors import KvarenaError
 
 SERVING = ServingConfig(chunk_tokens=16, step_tokens=48, output_fraction=0.25, keep_forwards=True)
+FAMILIES = ["lfm3", "qwen3_next", "gemma3_text", "gpt_oss", "jamba", "kimi_linear", "falcon_h1"]
 
 
-def make_requests(count, *, seed=0, longest=60, most=24):
-    """Requests with random prompts, arriving two to a step."""
+def make_requests(count, *, seed=0, longest=60, most=24, prefixes=0, every=0.01):
+    """Requests with random prompts, two to a step; with ``prefixes``, behind one of so many beginnings of 32 tokens."""
     draw = np.random.default_rng(seed)
     lengths, outputs = draw.integers(5, longest, count), draw.integers(2, most, count)
-    return [
-        Request(number, number * 0.01, int(length), int(output), tuple(draw.integers(3, 256, int(length)).tolist()))
-        for number, (length, output) in enumerate(zip(lengths, outputs, strict=True))
-    ]
+    begins = draw.integers(3, 256, (prefixes, 32)).tolist()
+    requests = []
+    for number, (length, output) in enumerate(zip(lengths, outputs, strict=True)):
+        prompt = tuple((begins[number % prefixes] if prefixes else []) + draw.integers(3, 256, int(length)).tolist())
+        requests.append(Request(number, number * every, len(prompt), int(output), prompt))
+    return requests
 
 
-def make_storage(model, memory, **settings):
-    arena = ArenaConfig(**{"memory": memory, "page_tokens": 8, "max_running": 6, "context_tokens": 128, **settings})
-    return build_storage(probe_layers(model), StorageConfig(arena=arena))
+def memory_for(model, requests, count, grid):
+    """The bytes that hold so many requests as long as the longest."""
+    arena = ArenaConfig(memory=1, page_tokens=8, max_running=6, context_tokens=128, forwards_in_flight=2)
+    plan = plan_arena(probe_layers(model), arena)
+    limits = limits_of(arena, PrefixConfig(share=True, checkpoint_tokens=grid), plan)
+    longest = max(requests, key=lambda request: request.rows)
+    demand = request_demand(
+        plan, RequestShape(longest.prompt_tokens, longest.output_tokens),
+        chunk_tokens=SERVING.chunk_tokens, slots_per_request=limits.slots_per_request, grid=limits.grid,
+    )  # fmt: skip
+    return least_budget(plan, tuple(-(-int(units * count * 10) // 10) for units in demand), limits)
+
+
+class Served:
+    """A loop over a storage with the cache that its config asks for; ``run`` leaves nothing behind."""
+
+    def __init__(self, model, storage, serving=SERVING):
+        self.storage = storage
+        self.runner = ModelRunner(model, storage)
+        self.cache = None
+        if storage.prefix.share:
+            self.cache = PrefixTree(storage, make_eviction(Catalog.installed(), storage.prefix))
+        self.loop = Scheduler(storage, self.runner, serving, cache=self.cache)
+
+    def run(self, requests, on_step=None):
+        """The report; what the cache holds at the end can be had back."""
+        report = self.loop.run(requests, on_step)
+        self.storage.verify()
+        if self.cache is not None:
+            self.cache.verify()
+            self.cache.clear()
+        assert all(band.live == 0 for band in self.storage.chain.snapshot().bands)
+        return report
 
 
 def serve(model, storage, requests, serving=SERVING):
-    runner = ModelRunner(model, storage)
-    report = Scheduler(storage, runner, serving).run(requests)
-    return runner, report
+    served = Served(model, storage, serving)
+    return served.runner, served.run(requests)
 
 
-def test_pressure_changes_no_token(tiny):
+@pytest.mark.parametrize("in_flight", [2, 0])
+def test_pressure_changes_no_token(tiny, in_flight):
     """Requests wait, are retracted and recomputed, pages move: all tokens are those of transformers' cache."""
     model = tiny("lfm3")
-    storage = make_storage(model, "100KiB")
+    storage = make_storage(model, "100KiB", in_flight=in_flight, mirrors=False)
     requests = make_requests(10, longest=30, most=30)
     runner, report = serve(model, storage, requests)
 
@@ -52,23 +91,37 @@ def test_pressure_changes_no_token(tiny):
     assert storage.chain.counters.moves >= 1
     done = []
     verdict = verify(model, report, runner.tokens, on_request=done.append)
-    assert verdict.equal
+    assert verdict.equal, str(verdict.difference)
     assert verdict.tokens == sum(request.output_tokens for request in requests)
     assert verdict.requests == len(requests)
     assert done == list(range(1, 11))
     storage.release()
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "gemma3_text", "gpt_oss", "jamba", "kimi_linear"])
+@pytest.mark.req("CKP-1")
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_served_family_is_equal(tiny, name):
-    """Windows alone, states, both in one layer, latent rows: five requests each, more than fit at once."""
+    """Overlapped, with prefixes shared, evicted, retracted, preempted and aborted: plain transformers' tokens."""
     model = tiny(name)
-    storage = make_storage(model, "400KiB", max_running=3)
-    requests = make_requests(5, longest=40, most=7)
-    runner, report = serve(model, storage, requests)
+    requests = make_requests(10, longest=24, most=14, prefixes=3, every=0.03)
+    requests = [attrs.evolve(request, priority=int(request.id == 7)) for request in requests]
+    storage = make_storage(model, memory_for(model, requests, 2.2, grid=16), grid=16)
+    served = Served(model, storage)
 
-    verdict = verify(model, report, runner.tokens)
-    assert (verdict.equal, verdict.requests) == (True, 5), str(verdict.difference)
+    def stop_one(at):
+        if at.steps == 8:
+            served.loop.abort(4)
+
+    report = served.run(requests, stop_one)
+    verdict = verify(model, report, served.runner.tokens)
+    print(name, report.retractions, report.preemptions, report.cache, report.waits, storage.chain.counters)
+
+    assert verdict.equal, str(verdict.difference)
+    assert report.count("done") == 9
+    assert report.count("aborted") == 1
+    assert report.retractions + report.preemptions >= 1
+    assert report.cache.cached_tokens >= 32
+    assert report.cache.evictions >= 1
     storage.release()
 
 
@@ -83,15 +136,24 @@ def test_a_corrupted_page_is_found(tiny, pool):
     class Spoiler:
         steps: int = 0
 
-        def run(self, batch):
+        def launch(self, batch, forward):
             self.steps += 1
             if self.steps == 6:
-                for view in views_of(storage, pool).values():
-                    view.fill_(3.0)
-            return runner.run(batch)
+                storage.forwards.run(forward, spoil)
+            runner.launch(batch, forward)
+
+        def result(self, batch):
+            return runner.result(batch)
+
+        def keys(self, request, count):
+            return runner.keys(request, count)
 
         def tokens(self, request_id):
             return runner.tokens(request_id)
+
+    def spoil():
+        for view in views_of(storage, pool).values():
+            view.fill_(3.0)
 
     report = Scheduler(storage, Spoiler(), SERVING).run(make_requests(3, most=20))
     verdict = verify(model, report, runner.tokens)

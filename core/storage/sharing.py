@@ -1,0 +1,209 @@
+"""What a cache and a request share: pages and state slots that outlive their request, or were there before it."""
+
+import numpy as np
+import numpy.typing as npt
+
+from kvarena.storage.advance import Retirement
+from kvarena.storage.growth import Growth
+from kvarena.storage.iteration_ids import Maps
+from kvarena.storage.ownership import Ownership
+from kvarena.storage.requests import UNBOUND
+from kvarena.terms.answers import Refused
+from kvarena.terms.doors import line, whole
+from kvarena.terms.errors import KvarenaError
+from kvarena.terms.invariants import invariant
+from kvarena.terms.ports import IntArray
+
+
+class Sharing:
+    """Pages and slots of a stranger, a prefix cache say, and the rows that read them.
+
+    A page's way:  1. hand over  (``ownership``) a row's first pages are the cache's; the row reads them still.
+                   2. start      another row reads them from its start. Its windows let go of none of them.
+                   3. adopt      a row that has the same tokens reads the cache's pages in the stead of its own.
+                   4. free in    one sub-pool has them no more; or ``ownership.free_pages``: none has.
+    A slot's way:  1. hand over  a row's place is empty.
+                   2. take       and has another slot, when one can be had.
+                   3. free       what was handed over comes back.
+    Always:  a page or slot is one row's own or a stranger's, and lives     (``Ownership.verify``)
+    Whoever may still touch what comes back is waited for, as at any free.
+    """
+
+    def __init__(self, maps: Maps, growth: Growth, ownership: Ownership, retirements: tuple[Retirement, ...]) -> None:
+        self._maps = maps
+        self._growth = growth
+        self._ownership = ownership
+        self._retirements = retirements
+        self._owner = maps.chain.plan.owner
+
+    # -- pages
+
+    def start(self, row: int, ids: IntArray, tokens: int) -> None:
+        """An empty row begins with these pages, which were handed over and stay where they are; it is so long.
+
+        Args:
+            ids: int64 (pages,), in the order of positions; -1 where no sub-pool needs the page at this length.
+            tokens: whole pages of them. Where nothing is kept per token, ``ids`` has no page and any length will do.
+
+        Raises:
+            KvarenaError: a row cannot hold so many tokens; nothing has changed.
+            InvariantError: the row is free, not empty, or waits for a copy; a page was not handed over, or stands
+                twice; a sub-pool lacks a page that a query at this length needs; nothing has changed.
+        """
+        self._maps.check_current()
+        table, size = self._maps.table, self._maps.paging.tokens
+        ids, tokens = line(ids, "sharing.start: ids"), whole(tokens, "sharing.start: tokens")
+        invariant("storage.start_of_free_row", table.is_open(np.array([row])), row=row)
+        table.away.check_none(np.array([row]), asked_by="sharing.start")
+        empty = not table.lengths[row] and not table.page_counts[row]
+        invariant("storage.start_of_used_row", empty, row=row, length=int(table.lengths[row]))
+        self._ownership.pages.check_read(ids, asked_by="sharing.start")
+        if self._owner is None:
+            ids = ids[ids != UNBOUND]
+        whole_pages = tokens == len(ids) * size if self._owner is not None else tokens >= 0
+        invariant("storage.start_splits_a_page", whole_pages, tokens=tokens, pages=len(ids), page_tokens=size)
+        self._growth.check_length(tokens)
+        bands = self._maps.chain.bands
+        lacking = [
+            pool.name
+            for pool in self._retirements
+            if not bands[pool.name].ids.is_bound(ids[pool.needed(tokens, len(ids))]).all()
+        ]
+        invariant("storage.start_without_its_pages", not lacking, row=row, tokens=tokens, sub_pools=lacking)
+        table.start(row, ids, tokens)
+        self._ownership.version += 1
+
+    def adopt(self, row: int, ids: IntArray) -> None:
+        """The row reads these pages, handed over by another with the same tokens, in the stead of its own.
+
+        Its own pages from the first that was not handed over or shared are replaced, one for one. Where a window has a
+        page of the row's and none of the stranger's, the page is the stranger's from here on, without a copy; the rest
+        of the row's own come back.
+
+        Args:
+            ids: int64 (pages,), in the order of positions; -1 only where the row's own page retired everywhere.
+
+        Raises:
+            InvariantError: the row is free or waits for a copy, or has not written so many tokens; a page was not
+                handed over, stands twice, or is missing; one of the row's own is reserved; a forward is launched and
+                not recorded; nothing has changed.
+        """
+        table, chain, size = self._maps.table, self._maps.chain, self._maps.paging.tokens
+        ids = line(ids, "sharing.adopt: ids")
+        self._check_closed("sharing.adopt")
+        self._ownership.check_gives(row, asked_by="sharing.adopt")
+        first, length = int(table.handed[row]), int(table.lengths[row])
+        stop = first + len(ids)
+        invariant("storage.adopt_beyond_the_row", stop * size <= length, row=row, pages=stop, length=length)
+        self._ownership.pages.check_read(ids, asked_by="sharing.adopt")
+        own = table.pages[row, first:stop]
+        missing = (ids == UNBOUND) & (own != UNBOUND)
+        invariant(
+            "storage.adopt_without_a_page", not np.count_nonzero(missing), row=row, positions=missing.nonzero()[0]
+        )
+        if self._owner is None or not len(ids):
+            return
+        mine, gone = own[own != UNBOUND], self._ownership.gone_of(own)
+        chain.minters[self._owner].check_free(mine)
+        for pool in self._retirements:
+            band = chain.bands[pool.name].ids
+            if pool.name != self._owner:
+                only_mine = (band.is_bound(own) & ~band.is_bound(ids)).nonzero()[0]
+                chain.rebind(pool.name, own[only_mine], ids[only_mine])
+        chain.free_all({self._owner: mine})
+        self._ownership.forget(row, gone)
+        table.hand(row, stop, ids)
+        self._ownership.version += 1
+
+    def free_in(self, sub_pool: str, ids: IntArray) -> None:
+        """The rows of handed-over pages come back in one sub-pool; the others keep theirs, and the ids.
+
+        Raises:
+            KvarenaError: there is no such sub-pool.
+            InvariantError: it mints the ids, or keeps slots; an id was not handed over, is named twice, or has no page
+                there; nothing has changed.
+        """
+        self._maps.check_current()
+        chain, ids = self._maps.chain, line(ids, "sharing.free_in: ids")
+        band = chain.bands[sub_pool].ids
+        minted = sub_pool in chain.minters
+        invariant("storage.free_in_the_minter", not minted, sub_pool=sub_pool, cure="free_pages, or free_slots")
+        self._ownership.pages.check_freed(ids)
+        invariant("chain.window_segment_bound", band.is_bound(ids).all(), sub_pool=sub_pool, ids=ids)
+        chain.free(sub_pool, ids)
+
+    def bound(self, sub_pool: str, ids: IntArray) -> npt.NDArray[np.bool_]:
+        """Whether each id, page or slot, has a page in this sub-pool; -1 has none."""
+        return self._maps.chain.bands[sub_pool].ids.is_bound(ids)
+
+    # -- state slots
+
+    def hand_over_slot(self, row: int, at: int) -> int:
+        """The slot in the row's place ``at`` belongs to the caller from here on; the place is empty.
+
+        Returns its id. A forward that is recorded may still write it: whoever reads it comes behind.
+
+        Raises:
+            KvarenaError: the model keeps no state, or a row has no such place.
+            InvariantError: the row is free or waits for a copy, the place is empty, or a forward is launched and not
+                recorded; nothing has changed.
+        """
+        table = self._maps.table
+        self._check_closed("sharing.hand_over_slot")
+        self._ownership.check_gives(row, asked_by="sharing.hand_over_slot")
+        slot = int(table.slots[row, self._place(at)])
+        invariant("storage.hand_over_of_empty_place", slot != UNBOUND, row=row, at=at)
+        table.put_slot(row, at, UNBOUND)
+        self._ownership.slots.add(np.array([slot]))
+        self._ownership.version += 1
+        return slot
+
+    def take_slot(self, row: int, at: int) -> int | Refused:
+        """A new slot in the row's place ``at``, which is empty.
+
+        Returns:
+            Its id; or the refusal, and nothing has changed. Id 0 is falsy too: ask for the type.
+
+        Raises:
+            KvarenaError: the model keeps no state, or a row has no such place.
+            InvariantError: the row is free or waits for a copy, or the place is not empty; nothing has changed.
+        """
+        table, at = self._maps.table, self._place(at)
+        self._ownership.check_gives(row, asked_by="sharing.take_slot")
+        there = int(table.slots[row, at])
+        invariant("storage.take_into_full_place", there == UNBOUND, row=row, at=at, slot=there)
+        taken = self._maps.chain.take_new(str(self._maps.slots_name), 1)
+        if isinstance(taken, Refused):
+            return taken
+        slot = int(taken.ids[0])
+        table.put_slot(row, at, slot)
+        return slot
+
+    def free_slots(self, ids: IntArray) -> None:
+        """Slots that were handed over come back.
+
+        Raises:
+            InvariantError: one of them was not handed over, or is named twice; nothing has changed.
+        """
+        self._maps.check_current()
+        ids = line(ids, "sharing.free_slots: ids")
+        if not len(ids):
+            return
+        self._ownership.slots.check_freed(ids)
+        self._maps.chain.free_all({str(self._maps.slots_name): ids})
+        self._ownership.slots.drop(ids)
+
+    # -- inside
+
+    def _check_closed(self, asked_by: str) -> None:
+        """No forward is open: what it reads and writes is found by the rows until it is recorded."""
+        steps = self._maps.chain.ledger.steps
+        invariant("forwards.change_before_record", not steps.is_open, asked=asked_by, launched=steps.launched)
+
+    def _place(self, at: int) -> int:
+        """A place of a row for a slot."""
+        count, at = self._maps.table.slots.shape[1], whole(at, "the place of a state slot")
+        if not 0 <= at < count:
+            places = f"{count} places, 0 to {count - 1}" if count else "none, the model keeps no state"
+            raise KvarenaError(f"a row has no place {at} for a state slot: {places}")
+        return at

@@ -1,0 +1,151 @@
+"""The side of a prefix tree that admission and running requests see: entries are locked, used and evicted."""
+
+from collections.abc import Callable, Hashable
+
+from kvarena.plugins.prefix_tree.evict import Evicting
+from kvarena.plugins.prefix_tree.kinds import Kinds
+from kvarena.plugins.prefix_tree.landings import Landings
+from kvarena.plugins.prefix_tree.locks import Locks, node_of, split
+from kvarena.plugins.prefix_tree.node import Entry, Node, Root
+from kvarena.plugins.prefix_tree.shelf import Shelf
+from kvarena.plugins.prefix_tree.store import Store
+from kvarena.terms.events import event_log, tells_debug
+from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.ports import Eviction
+
+_log = event_log()
+
+
+class TreeCache:
+    """A ``Cache`` of the entries of one tree.
+
+    An entry's life:  1. lock    a request reads it: its pages, window rows and state stay.
+                      2. relax   the request has moved past the windows and copied the state: its pages alone stay.
+                      3. unlock  what no other request reads may go.
+                      4. evict   pieces come back, in the order of the policy; or ``drop``: this one does.
+    """
+
+    def __init__(self, store: Store, eviction: Eviction) -> None:
+        self._store = store
+        self._kinds = Kinds(store.plan)
+        self._landings = Landings(self._kinds)
+        self._shelf = Shelf(self._kinds, self._landings, eviction)
+        self._locks = Locks(self._shelf, self._kinds)
+        self._evicting = Evicting(store, self._kinds, self._shelf, self._landings, self._forget)
+        self._roots: dict[Hashable, Root] = {}
+        self._now = 0
+
+    def evictable(self) -> tuple[int, ...]:
+        """The units per sub-pool, in chain order, that come back if everything that no lock protects is evicted."""
+        return self._shelf.evictable.units()
+
+    def evict(self, enough: Callable[[], bool]) -> None:
+        """Give pieces back until ``enough()``, asked after each, or until none is left that may go.
+
+        Raises:
+            InvariantError: a copy reads one of them that nobody has locked; it stays.
+        """
+        if not tells_debug():
+            self._evicting.evict(enough)
+            return
+        before = list(self._evicting.units)
+        pieces = self._evicting.evict(enough)
+        if pieces:
+            back = zip(self._kinds.names, self._evicting.units, before, strict=True)
+            units = {name: now - then for name, now, then in back if now > then}
+            _log.debug("cache_evicted", entries=pieces, units=units)
+
+    def lock(self, entry: Entry, relaxed: bool = False) -> None:
+        """A request is about to read this entry: nothing that it needs may go. Locks count; none is a use (``touch``).
+
+        ``relaxed``: it has read it before, and needs the pages of its path alone, as after ``relax``.
+
+        Raises:
+            InvariantError: it can be read no more (see ``holds``); nothing has changed.
+        """
+        node = self._node(entry, "lock")
+        there = relaxed or not entry.lands or self._landings.deepest(node, entry.stop) == entry.stop
+        invariant("prefix_tree.lock_of_gone_entry", there, entry=entry)
+        if node.stop != entry.stop:
+            node = split(node, entry.stop, self._shelf, self._kinds)
+        self._locks.lock(node, relaxed=relaxed)
+
+    def unlock(self, entry: Entry, relaxed: bool = False) -> None:
+        """The request reads it no more. ``relaxed``: ``relax`` was called for it.
+
+        Raises:
+            InvariantError: it was not locked so; nothing has changed.
+        """
+        self._locks.unlock(self._locked(entry), relaxed=relaxed)
+
+    def relax(self, entry: Entry) -> None:
+        """The reader of a locked entry has copied its state and has moved past its windows: these may go.
+
+        Raises:
+            InvariantError: it is not locked, or was relaxed before; nothing has changed.
+        """
+        self._locks.relax(self._locked(entry))
+
+    def drop(self, entry: Entry) -> None:
+        """This entry goes now: its state, and the window rows and pages that no other entry, lock or path needs.
+
+        Raises:
+            InvariantError: it is locked itself, or was evicted; nothing has changed.
+        """
+        node = self._node(entry, "drop")
+        if node.stop != entry.stop:
+            return
+        invariant("prefix_tree.drop_of_locked_entry", not node.locks, entry=entry, locks=node.locks)
+        node.is_end = False
+        if node.state is not None:
+            self._evicting.drop_state(node)
+        if self._kinds.rows and not node.leases:
+            leaning = self._landings.leaning(node)
+            self._evicting.drop_rows(node, min(map(self._kinds.first, leaning), default=None))
+        while node.parent is not None and not (node.children or node.pins or node.is_end):
+            node = self._evicting.drop_whole(node)
+
+    def clear(self) -> None:
+        """Everything that no lock protects comes back."""
+        self.evict(lambda: False)
+
+    def touch(self, entry: Entry) -> None:
+        """A request starts from this entry: a hit, for policies that count them.
+
+        Raises:
+            InvariantError: the entry was evicted.
+        """
+        node = self._node(entry, "touch")
+        node.hits += 1
+        node.used = self._tick()
+        self._shelf.touch(node, used=True)
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether a request can still start from an entry that was matched: it may have been evicted since."""
+        node = node_of(entry)
+        return node is not None and self._landings.deepest(node, entry.stop) == entry.stop
+
+    # -- inside
+
+    def _forget(self, root: Root) -> None:
+        """Nothing of a namespace is left."""
+        del self._roots[root.namespace]
+
+    def _tick(self) -> int:
+        """A use: later than all before it."""
+        self._now += 1
+        return self._now
+
+    def _node(self, entry: Entry, what: str) -> Node:
+        """The node that an entry's last page is in."""
+        node = node_of(entry)
+        if node is None:
+            fail(f"prefix_tree.{what}_of_gone_entry", entry=entry)
+        return node
+
+    def _locked(self, entry: Entry) -> Node:
+        """The node that a locked entry ends."""
+        node = node_of(entry)
+        if node is None or node.stop != entry.stop:
+            fail("prefix_tree.unlock_of_unlocked_entry", entry=entry)
+        return node

@@ -1,0 +1,124 @@
+"""Pieces go, in the order of the policy."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kvarena.plugins.prefix_tree.kinds import Kinds
+from kvarena.plugins.prefix_tree.landings import Landings
+from kvarena.plugins.prefix_tree.node import Node, Root
+from kvarena.plugins.prefix_tree.shelf import Shelf
+from kvarena.plugins.prefix_tree.store import Store
+from kvarena.terms.ports import IntArray
+
+UNBOUND = -1
+
+
+class Evicting:
+    """Gives pieces of one tree back to the storage.
+
+    What was used below a node is used at it once that is gone: its hits and its last use go up to the parent.
+    """
+
+    def __init__(
+        self, store: Store, kinds: Kinds, shelf: Shelf, landings: Landings, on_empty: Callable[[Root], None]
+    ) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._shelf = shelf
+        self._landings = landings
+        self._on_empty = on_empty
+        self.pieces = 0
+        self.units = [0] * len(kinds.names)
+
+    def evict(self, enough: Callable[[], bool]) -> int:
+        """Give pieces back until ``enough()``, asked after each, or until there is none. Returns how many went."""
+        victims, look, before = self._shelf.victims, self._shelf.look, self.pieces
+        while (key := victims.pop(look)) is not None:
+            node = self._shelf.popped(key)
+            try:
+                if key & 1:
+                    self.drop_rows(node)
+                elif node.pins or node.children:
+                    self.drop_state(node)
+                else:
+                    self.drop_whole(node)
+            except BaseException:  # the storage refused, a copy reads it say: it stays a piece
+                self._shelf.settle(node)
+                raise
+            self.pieces += 1
+            if enough():
+                break
+        return self.pieces - before
+
+    def drop_whole(self, node: Node) -> Node:
+        """A node without children and locks goes. Returns its parent."""
+        parent, kinds = node.parent, self._kinds
+        assert parent is not None
+        assert parent.children is not None
+        if node.state is not None:
+            self._free_state(node)
+        if kinds.has_pages:
+            ids = np.frombuffer(node.ids, dtype=np.int64)
+            if kinds.owner is not None:
+                ids = ids[ids != UNBOUND]
+            self._store.ownership.free_pages(ids)
+        self._count(node)
+        self._shelf.take(node)
+        del parent.children[node.keys[: kinds.page_bytes]]
+        if isinstance(parent, Root):
+            if not parent.children:
+                self._on_empty(parent)
+            return parent
+        parent.hits += node.hits
+        if node.used > parent.used:
+            parent.used = node.used
+        if not parent.children:
+            parent.children = None
+            self._shelf.settle(parent)
+        return parent
+
+    def drop_state(self, node: Node) -> None:
+        """A node's state goes alone."""
+        self._free_state(node)
+        self._shelf.settle(node)
+        if self._kinds.rows:  # window rows were kept for it, in the node and before it
+            first, at = self._kinds.first(node.stop), node
+            while at.parent is not None and at.stop > first:
+                self._shelf.touch(at, used=False)
+                at = at.parent
+
+    def drop_rows(self, node: Node, needed_from: int | None = None) -> None:
+        """A node's window rows go alone; those from page ``needed_from`` on stay, where others need them."""
+        count = node.stop - node.start
+        stays = np.arange(node.start, node.stop) >= (node.stop if needed_from is None else needed_from)
+        ids: IntArray = np.frombuffer(node.ids, dtype=np.int64).copy()
+        owner, rows = self._kinds.owner, []
+        for kind, held in zip(self._kinds.rows, node.rows, strict=True):
+            mask = kind.mask(held, count)
+            gone = mask & ~stays
+            if np.count_nonzero(gone) and kind is not owner:
+                self._store.sharing.free_in(kind.name, ids[gone])
+            self.units[kind.index] += int(np.count_nonzero(gone))
+            rows.append(kind.held(mask & stays))
+        if owner is not None:
+            gone = (ids != UNBOUND) & ~stays
+            self._store.ownership.free_pages(ids[gone])
+            ids[gone] = UNBOUND
+        self._shelf.withdraw(node)
+        node.rows, node.ids = tuple(rows), ids.tobytes()
+        self._shelf.restore(node)
+
+    def _free_state(self, node: Node) -> None:
+        self._store.sharing.free_slots(np.array([node.state]))
+        self._shelf.lose_state(node)
+        if self._kinds.slots is not None:
+            self.units[self._kinds.slots] += 1
+
+    def _count(self, node: Node) -> None:
+        """What comes back with a node."""
+        pages = node.stop - node.start
+        for index in self._kinds.staying:
+            self.units[index] += pages
+        for kind, held in zip(self._kinds.rows, node.rows, strict=True):
+            self.units[kind.index] += kind.count(held)

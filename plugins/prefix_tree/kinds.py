@@ -1,0 +1,232 @@
+"""What a plan's sub-pools ask of a prefix cache: which pages a landing needs in each of them.
+
+Landings and pages are counted in pages from the beginning: a landing at ``stop`` has ``stop`` pages before it.
+"""
+
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvarena.planning.demand import whole_pages
+from kvarena.planning.plan import Plan, SubPool
+from kvarena.plugins.prefix_tree.node import Node
+from kvarena.terms.lifetimes import Full, Window, prefix_floor
+from kvarena.terms.ports import IntArray
+
+Mask = npt.NDArray[np.bool_]
+FIRSTS_MAX = 1 << 16
+
+
+class Rows(Protocol):
+    """How nodes hold the pages of one sub-pool that retires rows; ``column`` is its place in ``Node.rows``."""
+
+    name: str
+    index: int
+    column: int
+    unit_bytes: int
+    has_gaps: bool
+
+    def first(self, stop: int) -> int:
+        """The first page that a landing needs; itself where it needs none."""
+        ...
+
+    def needs(self, stop: int, pages: IntArray) -> Mask:
+        """Which of these pages, all before it, a landing needs."""
+        ...
+
+    def whole(self, node: Node, stop: int) -> bool:
+        """Whether all that a landing in the node needs is there, up to the root."""
+        ...
+
+    def none(self, count: int) -> Any:
+        """What a node of so many pages holds where it holds nothing."""
+        ...
+
+    def held(self, mask: Mask) -> Any:
+        """What a node holds that has these of its pages."""
+        ...
+
+    def mask(self, held: Any, count: int) -> Mask:
+        """Which of a node's pages it holds."""
+        ...
+
+    def count(self, held: Any) -> int:
+        """How many pages are held."""
+        ...
+
+    def cut(self, held: Any, count: int, at: int) -> tuple[Any, Any]:
+        """What the two parts of a node of ``count`` pages hold, split behind its first ``at``."""
+        ...
+
+
+class Tail:
+    """Rows that retire from the first on: what a node holds are its last pages, as a count.
+
+    Every landing behind a node needs some of its last pages, so that what all of them need are its last pages too.
+    """
+
+    def __init__(self, pool: SubPool, index: int, column: int, page_tokens: int) -> None:
+        self.name, self.index, self.column = pool.name, index, column
+        self.unit_bytes = pool.unit_bytes
+        self.has_gaps = not isinstance(pool.lifetime, Window)  # landings before one that lacks its rows may have theirs
+        self._lifetime = pool.lifetime
+        self._tokens = page_tokens
+        self.first = lru_cache(FIRSTS_MAX)(self._first)
+
+    def _first(self, stop: int) -> int:
+        return int(self._firsts(np.array([stop]))[0])
+
+    def _firsts(self, stops: IntArray) -> IntArray:
+        floor = prefix_floor(self._lifetime, stops * self._tokens)
+        if floor is None:
+            raise TypeError(f"{self.name} retires in no order")
+        return np.minimum(floor // self._tokens, stops)
+
+    def needs(self, stop: int, pages: IntArray) -> Mask:
+        return pages >= self.first(stop)
+
+    def whole(self, node: Node, stop: int) -> bool:
+        first, column = self.first(stop), self.column
+        if first >= stop:
+            return True
+        at: Node | None = node
+        while at is not None:
+            start = at.start
+            if at.stop - at.rows[column] > (first if first > start else start):
+                return False
+            if first >= start:
+                return True
+            at = at.parent
+        return False
+
+    def whole_at(self, node: Node, stops: IntArray) -> Mask:
+        """``whole`` of many landings in one node."""
+        low, at = node.stop, node
+        while at.parent is not None:
+            low = at.stop - at.rows[self.column]
+            if low > at.start:
+                break
+            at = at.parent
+        firsts = self._firsts(stops)
+        return np.asarray((firsts >= low) | (firsts >= stops))
+
+    def none(self, count: int) -> int:
+        return 0
+
+    def held(self, mask: Mask) -> int:
+        return int(np.count_nonzero(mask))
+
+    def mask(self, held: int, count: int) -> Mask:
+        return np.arange(count) >= count - held
+
+    def count(self, held: int) -> int:
+        return held
+
+    def cut(self, held: int, count: int, at: int) -> tuple[int, int]:
+        behind = count - at
+        return max(0, held - behind), min(held, behind)
+
+
+class Scattered:
+    """Rows that retire in any order: what a node holds is a byte for each of its pages."""
+
+    def __init__(self, pool: SubPool, index: int, column: int, page_tokens: int) -> None:
+        self.name, self.index, self.column = pool.name, index, column
+        self.unit_bytes = pool.unit_bytes
+        self.has_gaps = True
+        self._lifetime = pool.lifetime
+        self._tokens = page_tokens
+        self._kept = lru_cache(1 << 10)(self._kept_at)
+
+    def _kept_at(self, stop: int) -> Mask:
+        """Which of the pages before a landing it needs."""
+        kept = np.ones(stop, dtype=np.bool_)
+        for gone in whole_pages(self._lifetime.retired(0, stop * self._tokens), self._tokens):
+            kept[gone.start : gone.stop] = False
+        return kept
+
+    def first(self, stop: int) -> int:
+        kept = self._kept(stop)
+        return int(kept.argmax()) if kept.any() else stop
+
+    def needs(self, stop: int, pages: IntArray) -> Mask:
+        return np.asarray(self._kept(stop)[pages])
+
+    def whole(self, node: Node, stop: int) -> bool:
+        kept = self._kept(stop)
+        at, end = node, stop
+        while at.parent is not None:
+            there = np.frombuffer(at.rows[self.column], dtype=np.bool_)[: end - at.start]
+            if np.count_nonzero(kept[at.start : end] & ~there):
+                return False
+            end, at = at.start, at.parent
+        return True
+
+    def whole_at(self, node: Node, stops: IntArray) -> Mask:
+        """``whole`` of many landings in one node."""
+        return np.array([self.whole(node, stop) for stop in stops.tolist()], dtype=np.bool_)
+
+    def none(self, count: int) -> bytes:
+        return bytes(count)
+
+    def held(self, mask: Mask) -> bytes:
+        return mask.tobytes()
+
+    def mask(self, held: bytes, count: int) -> Mask:
+        return np.frombuffer(held, dtype=np.bool_)
+
+    def count(self, held: bytes) -> int:
+        return held.count(1)
+
+    def cut(self, held: bytes, count: int, at: int) -> tuple[bytes, bytes]:
+        return held[:at], held[at:]
+
+
+class Kinds:
+    """The sub-pools of one plan, as a prefix cache sees them.
+
+    ``staying``: the chain indices of those that never retire. ``rows``: those that do, each with how nodes hold their
+    pages. ``owner``: the one of ``rows`` that mints the page ids, so that a page it lets go of is gone for all; None
+    where the owner never retires. ``slots``: the chain index of the states, None where there are none.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.page_tokens = plan.page_tokens
+        self.page_bytes = plan.page_tokens * 8
+        self.names = plan.names
+        self.has_pages = plan.owner is not None
+        pools = list(enumerate(plan.sub_pools))
+        self.staying = tuple(index for index, pool in pools if isinstance(pool.lifetime, Full))
+        retiring = [(i, pool) for i, pool in pools if not pool.is_slots and not isinstance(pool.lifetime, Full)]
+        self.rows: tuple[Tail | Scattered, ...] = tuple(
+            _rows_of(pool, index, column, plan.page_tokens) for column, (index, pool) in enumerate(retiring)
+        )
+        self.owner = next((kind for kind in self.rows if kind.name == plan.owner), None)
+        self.slots = next((index for index, pool in pools if pool.is_slots), None)
+        self.kv_bytes = sum(plan.sub_pools[index].unit_bytes for index in self.staying)
+        self.slot_bytes = plan.sub_pools[self.slots].unit_bytes if self.slots is not None else 0
+        self.has_gaps = any(kind.has_gaps for kind in self.rows)
+        self.has_parts = bool(self.rows) or self.slots is not None
+
+    def first(self, stop: int) -> int:
+        """The first page that a landing needs in any sub-pool that retires rows; itself where it needs none."""
+        return min([kind.first(stop) for kind in self.rows], default=stop)
+
+    def nothing(self, count: int) -> tuple[Any, ...]:
+        """The ``rows`` of a node of so many pages that holds none."""
+        return tuple([kind.none(count) for kind in self.rows])
+
+    def counts(self, node: Node) -> list[int]:
+        """How many pages a node holds in each of ``rows``."""
+        return [kind.count(held) for kind, held in zip(self.rows, node.rows, strict=True)]
+
+    def rows_bytes(self, node: Node) -> int:
+        """The bytes of a node's window rows."""
+        return sum([kind.count(held) * kind.unit_bytes for kind, held in zip(self.rows, node.rows, strict=True)])
+
+
+def _rows_of(pool: SubPool, index: int, column: int, page_tokens: int) -> Tail | Scattered:
+    in_order = prefix_floor(pool.lifetime, np.zeros(1, dtype=np.int64)) is not None
+    return (Tail if in_order else Scattered)(pool, index, column, page_tokens)

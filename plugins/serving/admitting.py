@@ -1,0 +1,133 @@
+"""From the queue into rows: who is asked about, who starts, and who is stopped for one that matters more.
+
+1. the head's tokens are matched against the prefix cache.
+2. admission is asked; what it lets in is promised, and the entry it starts from is locked.
+3. rows are opened for all that were let in, at once.
+4. where the head must wait, and what runs matters less: victims make room, if any choice of them does.
+"""
+
+from kvarena.admission.admission import Admission, Asked, Victim
+from kvarena.plugins.serving.counts import Counts
+from kvarena.plugins.serving.ends import Ends
+from kvarena.plugins.serving.job import Job
+from kvarena.plugins.serving.prefixes import Match
+from kvarena.plugins.serving.queue import Queue
+from kvarena.plugins.serving.seats import Seats, Starting
+from kvarena.storage.storage import Storage
+from kvarena.terms.answers import Never, Wait
+from kvarena.terms.events import event_log, tells_debug
+from kvarena.terms.invariants import invariant
+
+_log = event_log()
+
+
+class Admitting:
+    """Lets the queue's head start while its whole charge fits beside what was promised.
+
+    Nobody is asked about twice while nothing has changed that could change the answer.
+    Always: where somebody waits, something runs or is in flight
+    """
+
+    def __init__(
+        self, storage: Storage, admission: Admission, queue: Queue, seats: Seats, ends: Ends, counts: Counts
+    ) -> None:
+        self._storage = storage
+        self._admission = admission
+        self._queue = queue
+        self._seats = seats
+        self._ends = ends
+        self._counts = counts
+        self._waiting_at: object = None
+
+    def admit(self, *, flying: bool) -> None:
+        """Start requests from the head of the queue; ``flying``: whether a forward is in flight."""
+        while self._queue and self._waiting_at != self._now():
+            group, stopped = self._ask()
+            if group:
+                self._seats.start(group, self._ends.now)
+            if isinstance(stopped, Never):  # it came back from a retraction, or nothing will give memory back for it
+                job = self._queue.head()
+                self._queue.remove(job)
+                self._ends.fail(job, str(stopped))
+            elif stopped is not None or (self._queue and not self._storage.requests.free_count):
+                if self._preempt():
+                    continue
+                self._wait(stopped, flying=flying)
+
+    def hold(self) -> None:
+        """Nothing that came back was worth a question: the head waits until something changes."""
+        self._waiting_at = self._now()
+
+    # -- inside
+
+    def _now(self) -> object:
+        """What an answer depends on: the head, what is held and promised, and what the cache could give back."""
+        cache = self._admission.cache
+        evictable = None if cache is None else tuple(cache.evictable())
+        version = self._storage.ownership.version
+        return self._queue.head().request.id, self._storage.chain.epoch, version, self._seats.changes, evictable
+
+    def _ask(self) -> tuple[list[Starting], Wait | Never | None]:
+        """Those of the queue's first that may start, promised; and what stopped the next."""
+        group: list[Starting] = []
+        prefixes, free = self._seats.prefixes, self._storage.requests.free_count
+        if prefixes is None:
+            jobs = self._queue.first(free)
+            answers, stopped = self._admission.admit(_asked(job, None) for job in jobs)
+            group = [Starting(job, answer, None) for job, answer in zip(jobs, answers, strict=False)]
+        else:  # one by one: an eviction for the first may take what the second would have matched
+            stopped = None
+            for job in self._queue.first(free):
+                match = prefixes.match(job)
+                answers, stopped = self._admission.admit([_asked(job, match)])
+                if match is not None and isinstance(stopped, Never):  # maybe only beside what it would read
+                    match = None
+                    answers, stopped = self._admission.admit([_asked(job, None)])
+                if stopped is not None:
+                    break
+                group.append(Starting(job, answers[0], match))
+        for starting in group:
+            self._queue.remove(starting.job)
+        return group, stopped
+
+    def _wait(self, stopped: Wait | None, *, flying: bool) -> None:
+        """The head waits: for memory, or for a row."""
+        job = self._queue.head()
+        answer = "no request row is free" if stopped is None else str(stopped)
+        invariant(
+            "scheduler.wait_with_nothing_running", len(self._seats.running) or flying,
+            request=job.request.id, answer=answer,
+        )  # fmt: skip
+        if tells_debug():
+            _log.debug("request_waits", request=job.request.id, reason=answer)
+        self._waiting_at = self._now()
+
+    def _preempt(self) -> bool:
+        """Stop running requests of a lower priority than the head's, if that lets it start; whether it does."""
+        job, running = self._queue.head(), self._seats.running
+        rows = running.victims(below=job.request.priority)
+        if not rows:
+            return False
+        prefixes = self._seats.prefixes
+        asked = _asked(job, None if prefixes is None else prefixes.match(job))
+        victims = [Victim(row, running.jobs[row].entry, running.jobs[row].relaxed) for row in rows]
+        chosen = self._admission.preempt(asked, victims)
+        if chosen is None:
+            return False
+        if not chosen and not self._storage.requests.free_count:
+            chosen = (rows[0],)
+        for row in chosen:
+            stopped = self._seats.stop(row)
+            stopped.preemptions += 1
+            self._counts.preemptions += 1
+            reason = f"request {job.request.id} of priority {job.request.priority} needs its memory"
+            _log.info("request_preempted", request=stopped.request.id, by=job.request.id, reason=reason)
+            self._ends.again(stopped)
+        return bool(chosen)
+
+
+def _asked(job: Job, match: Match | None) -> Asked:
+    """What admission is asked for a job that would start from this match."""
+    if match is None:
+        return Asked(job.known_tokens, job.tokens_left)
+    return Asked(job.known_tokens, job.tokens_left, match.tokens, match.entry)

@@ -1,0 +1,30 @@
+"""The settings of the loop: ``[serving]``."""
+
+import attrs
+
+from kvarena.assembly.config import SettingError, at_least
+
+
+@attrs.frozen
+class ServingConfig:
+    """How the loop batches. ``chunk_tokens``: the prefill chunk of one request in a step; ``step_tokens``:
+    what all prefills of a step share, at least one chunk; ``output_fraction``: the share of its maximal
+    output that a request is charged at admission (1.0: it never runs dry); ``keep_forwards``: keep each
+    request's forwards in the report, to repeat them elsewhere.
+    """
+
+    chunk_tokens: int = attrs.field(default=512, validator=at_least(1))
+    step_tokens: int = attrs.field(default=2048, validator=at_least(1))
+    output_fraction: float = attrs.field(default=1.0)
+    keep_forwards: bool = False
+
+    @step_tokens.validator
+    def _holds_a_chunk(self, _: object, step_tokens: int) -> None:
+        if step_tokens < self.chunk_tokens:
+            cure = f"raise it, or lower chunk_tokens, which is {self.chunk_tokens}"
+            raise SettingError("step_tokens", f"is {step_tokens}, less than one chunk; {cure}")
+
+    @output_fraction.validator
+    def _is_a_share(self, _: object, output_fraction: float) -> None:
+        if not 0 < output_fraction <= 1:
+            raise SettingError("output_fraction", f"is {output_fraction}; it must be above 0 and at most 1")

@@ -1,0 +1,100 @@
+"""Forwards in flight: launched, and their results not looked at yet.
+
+A flight:  1. launch  the forward begins; the runner puts its work on the stream, and copies of states come behind it;
+                      it is recorded, and what outlives it changes hands.
+           2. land    the host waits for the oldest; its result counts for the jobs that are still in their rows.
+"""
+
+from collections import deque
+
+import attrs
+import numpy as np
+
+from kvarena.ledger.steps import Forward
+from kvarena.plugins.serving.job import Job, Pending
+from kvarena.plugins.serving.port import Batch, Outcome, Runner
+from kvarena.plugins.serving.running import Flags
+from kvarena.plugins.serving.seats import Seats
+from kvarena.plugins.serving.use import UseMeter
+from kvarena.storage.storage import Storage
+from kvarena.terms.ports import IntArray
+
+
+@attrs.frozen(eq=False)
+class Flight:
+    """One forward in flight. ``stamps``: of the jobs in its rows; ``held``: the units that lived then, per band."""
+
+    batch: Batch
+    forward: Forward
+    stamps: IntArray
+    held: list[int]
+    checkpoints: list[tuple[Job, Pending]]
+
+
+@attrs.frozen(eq=False)
+class Landed:
+    """A result that has come. ``valid``: which rows still have the jobs that the batch was launched for."""
+
+    batch: Batch
+    outcome: Outcome
+    valid: Flags
+    held: list[int]
+    checkpoints: list[tuple[Job, Pending]]
+
+    def ended(self) -> Flags:
+        """Which rows sampled a token that ends their answer, parallel to the batch."""
+        if self.outcome.ended is None:
+            return np.zeros(len(self.batch), dtype=np.bool_)
+        ended: Flags = np.asarray(self.outcome.ended, dtype=np.bool_) & self.batch.samples
+        return ended
+
+
+class Flights:
+    """The forwards in flight of one loop, the oldest first.
+
+    Always: so many as the storage allows at most; with none allowed to overlap, one is landed before the next
+    """
+
+    def __init__(self, storage: Storage, runner: Runner, seats: Seats, use: UseMeter) -> None:
+        self.most = max(1, storage.chain.ledger.steps.in_flight)
+        self._storage = storage
+        self._runner = runner
+        self._seats = seats
+        self._use = use
+        self._flying: deque[Flight] = deque()
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    def launch(self, batch: Batch) -> None:
+        """Launch a forward over the batch's ids and record it; nothing is waited for."""
+        storage, seats = self._storage, self._seats
+        checkpoints, prefixes = seats.checkpoints, seats.prefixes
+        with self._use.memory_time():
+            stamps, held = seats.running.stamp[batch.rows], self._use.held()
+            forward = storage.forwards.launch(batch.ids)
+        with self._use.runner_time():
+            self._runner.launch(batch, forward)
+        with self._use.memory_time():
+            made: list[tuple[Job, Pending]] = []
+            if checkpoints is None or prefixes is None:
+                storage.forwards.record(forward)
+            else:
+                due = checkpoints.due(batch.rows, batch.stops, prefixes.kept_max)
+                ready = checkpoints.copy(batch.rows[due], forward) if len(due) else due
+                storage.forwards.record(forward)
+                if len(due):
+                    made = checkpoints.hand_over(batch.rows[due], batch.stops[due], ready)
+            self._flying.append(Flight(batch, forward, stamps, held, made))
+
+    def land(self) -> Landed:
+        """Wait for the oldest forward, on the host; it is processed."""
+        flight = self._flying.popleft()
+        with self._use.runner_time():
+            if flight.forward.event is not None:
+                self._storage.device.synchronize(flight.forward.event)
+            outcome = self._runner.result(flight.batch)
+        with self._use.memory_time():
+            self._storage.forwards.process(flight.forward)
+        valid = self._seats.running.stamp[flight.batch.rows] == flight.stamps
+        return Landed(flight.batch, outcome, valid, flight.held, flight.checkpoints)
