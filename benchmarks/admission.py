@@ -24,6 +24,7 @@ from rows import figure, show
 from kvarena.admission.admission import Admission
 from kvarena.planning.demand import Purpose
 from kvarena.plugins.prefix_tree.tree import PrefixTree
+from kvarena.policies.eviction import Lru
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Refused
 
@@ -41,7 +42,7 @@ WAITING = [
 
 def cached(storage: Storage) -> PrefixTree:
     """A prefix tree in which requests that have ended left their prompts: nobody reads them."""
-    tree, size = PrefixTree(storage), storage.plan.page_tokens
+    tree, size = PrefixTree(storage, Lru()), storage.plan.page_tokens
     for number in range(ENTRIES):
         row = storage.open()
         assert not isinstance(row, Refused), row

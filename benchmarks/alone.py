@@ -1,6 +1,7 @@
 """What a request takes when nobody else is served: what ``goodput`` measures against, and what it loads phases by."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import attrs
 import numpy as np
@@ -57,7 +58,7 @@ class Alone:
     def _prefill(self, prompt_tokens: int) -> tuple[float, float]:
         """Seconds of a prompt's chunks, and the part of them that its FLOPs take."""
         edges = [*range(0, prompt_tokens, self._chunk_tokens), prompt_tokens]
-        work = [self._cost.work(np.array([start]), np.array([stop])) for start, stop in zip(edges, edges[1:])]
+        work = [self._cost.work(np.array([start]), np.array([stop])) for start, stop in pairwise(edges)]
         rate = self._gpu.peak_flops * self._gpu.compute_efficiency
         return sum(step.seconds(self._gpu) for step in work), sum(step.flops for step in work) / rate
 

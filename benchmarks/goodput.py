@@ -15,26 +15,23 @@ The traces are those of the folder in KVARENA_TRACES, else the small slices in b
 
 import argparse
 import json
+import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
-
 from alone import Alone
+from memories import ARENA_BYTES, CATALOG, KVARENA, PREFIX, RUNNING_MAX, Memory, clairvoyant, one_page, split
 from mix import CONTEXT_TOKENS, SECONDS, Mix, Traces
 from rows import figure, show
 
-from kvarena.assembly.build import build_storage
-from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import EXTRA_BUFFER_LAZY, ArenaConfig, PrefixConfig, StorageConfig
 from kvarena.assembly.loader import make_eviction
-from kvarena.planning.plan import Plan, plan_storage
+from kvarena.planning.plan import plan_storage
 from kvarena.plugins.models import read_model
-from kvarena.plugins.models.spec import ModelSpec
 from kvarena.plugins.prefix_tree import PrefixTree
 from kvarena.plugins.replay.cost import CostModel
 from kvarena.plugins.replay.gpus import load_gpu
@@ -43,158 +40,234 @@ from kvarena.plugins.replay.model_cost import model_cost
 from kvarena.plugins.replay.runner import ReplayRunner
 from kvarena.plugins.serving.report import DONE, Report, Served
 from kvarena.plugins.serving.scheduler import Scheduler, ServingConfig
-from kvarena.storage.storage import Storage
-from kvarena.terms.units import ceil_div, parse_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gpt-oss-120b", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b")
-ARENA = parse_bytes("60GiB")
+SERVING = ServingConfig(chunk_tokens=8192, step_tokens=16384)
 FIRST_MAX, PER_TOKEN_MAX, KEPT_MIN = 5.0, 3.0, 0.9
-CHUNK_TOKENS, STEP_TOKENS, RUNNING_MAX = 2048, 8192, 2048
-FINENESS = 1.02
-"""Scales are searched to this ratio."""
-CATALOG = Catalog.installed()
+FINENESS, LEAST = 1.025, 0.05
+"""Scales are ``LEAST * FINENESS ** n``: so finely they are searched."""
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""The cuts of a static split that are tried first."""
+QUICK = 30.0
+"""So many times shorter are the phases of a quick run, whose figures mean little."""
 
-
-@attrs.frozen
-class Memory:
-    """One way to hold the bytes. ``extra_bytes``: what its sinks take, given on top."""
-
-    name: str
-    page_tokens: int | None = None
-    unit_align: int = 1
-    caps: Mapping[str, int] = attrs.field(factory=dict)
-    extra_bytes: int = 0
-    moves_take_time: bool = False
-
-    def open(self, spec: ModelSpec) -> Storage:
-        """A storage on the host backend: it counts bytes and holds none."""
-        arena = ArenaConfig(
-            memory=ARENA + self.extra_bytes, page_tokens=self.page_tokens, unit_align=self.unit_align,
-            context_tokens=CONTEXT_TOKENS, max_running=RUNNING_MAX, mirrors=False, forwards_in_flight=2, caps=self.caps,
-        )  # fmt: skip
-        prefix = PrefixConfig(share=True, strategy=EXTRA_BUFFER_LAZY, cache_outputs=False)
-        return build_storage(spec.layers, StorageConfig(arena=arena, prefix=prefix, backend="host"), CATALOG)
-
-
-KVARENA = Memory("kvarena", moves_take_time=True)
-
-
-def clairvoyant(spec: ModelSpec) -> Memory:
-    """Pages of one token; the sinks on top."""
-    plan = plan_storage(spec.layers, page_tokens=1)
-    return Memory("clairvoyant", page_tokens=1, extra_bytes=2 * sum(pool.unit_bytes for pool in plan.sub_pools))
-
-
-def one_page(plan: Plan) -> Memory:
-    """Every unit a multiple of one page: that of the smallest group of layers, which holds a layer's state too.
-
-    vLLM's rule, for models whose token layers are alike: layers form groups of the fewest layers of any kind, a page
-    is as many tokens of a group as it takes to hold the states of as many layers.
-    """
-    group = min(len(pool.layers) for pool in plan.sub_pools)
-    widths = {pool.entry_bytes / len(pool.layers) for pool in plan.token_pools}
-    if len(widths) > 1 or any(len(pool.layers) % group for pool in plan.token_pools):
-        raise SystemExit("the token layers differ: no plan of one page is made here")
-    width = int(widths.pop())
-    tokens = plan.page_tokens
-    if plan.slots is not None:
-        tokens *= ceil_div(ceil_div(plan.slots.unit_bytes, len(plan.slots.layers)), width * tokens)
-    return Memory("one page", page_tokens=tokens, unit_align=tokens * width * group)
-
-
-def split(plan: Plan, share: float) -> Memory:
-    """Two pools of fixed sizes: this share of the bytes for the first kind, the rest for the other."""
-    first, second = plan.sub_pools
-    usable = ARENA - first.unit_bytes - second.unit_bytes
-    units = max(1, round(share * usable / first.unit_bytes))
-    rest = (usable - units * first.unit_bytes) // second.unit_bytes
-    return Memory(f"static split, {first.name} {100 * share:.1f} %", caps={first.name: units, second.name: rest})
+Good = Callable[["Played"], bool]
 
 
 @attrs.frozen
 class Played:
-    """One replay. ``kept`` has, by phase and for ``all``, the share of requests in time; by band its mean and peak.
+    """One replay. ``kept`` has, by phase and for ``all``, the share of requests in time; ``bands`` each band's peak.
 
-    ``waited``: the share of requests that waited, and the share of all requests' time that they did.
+    ``waited``: the share of requests that had to wait, ``waiting`` the share of all requests' time that they did;
+    ``moving`` the share of the machine's time in which pages were moved.
     """
 
-    scale: float
     kept: Mapping[str, float]
-    waited: tuple[float, float]
+    waited: float
+    waiting: float
     running_max: int
-    bands: Mapping[str, tuple[float, float]]
+    bands: Mapping[str, float]
     hits: float
-    report: Report
-
-    @property
-    def passes(self) -> bool:
-        """Whether enough of all requests were in time."""
-        return self.kept["all"] >= KEPT_MIN
+    moving: float
 
 
 class Model:
-    """One model with its mix; replays are kept by memory and scale."""
+    """One model with its mix; replays are remembered by memory and scale."""
 
     def __init__(self, name: str, traces: Traces, shorter: float = 1.0) -> None:
         config = json.loads((ROOT / "tests" / "data" / "models" / f"{name}.json").read_text(encoding="utf-8"))
         self.name = name
         self.spec = read_model(config, source=name)
         self.plan = plan_storage(self.spec.layers)
-        self.gpu = load_gpu(str(ROOT / "benchmarks" / "machine.toml"))
+        self._gpu = load_gpu(str(ROOT / "benchmarks" / "machine.toml"))
         self._cost = CostModel(model_cost(self.spec))
-        self.alone = Alone(self._cost, self.gpu, CHUNK_TOKENS)
-        self.loads = {
-            phase: self.alone.load(self.plan, [row for piece in traces.pieces(phase, 600) for row in piece.rows])
-            for phase in SECONDS
-        }
-        self.rates = {phase: load.rate(ARENA) for phase, load in self.loads.items()}
-        self.mix = Mix(traces, self.rates, shorter)
-        self._played: dict[tuple[Memory, float], Played] = {}
+        self._alone = Alone(self._cost, self._gpu, SERVING.chunk_tokens)
+        asked = {phase: [row for piece in traces.pieces(phase, 600) for row in piece.rows] for phase in SECONDS}
+        self.loads = {phase: self._alone.load(self.plan, rows) for phase, rows in asked.items()}
+        self.mix = Mix(traces, {phase: load.rate(ARENA_BYTES) for phase, load in self.loads.items()}, shorter)
+        self._played: dict[tuple[Memory, int], Played] = {}
 
-    def play(self, memory: Memory, scale: float) -> Played:
-        """The mix on this memory, arrivals so many times as often."""
-        storage = memory.open(self.spec)
+    def play(self, memory: Memory, step: int) -> Played:
+        """The mix on this memory at a step of the scales."""
+        if (memory, step) not in self._played:
+            self._played[memory, step] = self._play(memory, scale_of(step))
+        return self._played[memory, step]
+
+    def highest(self, memory: Memory, start: int, good: Good) -> int:
+        """The highest step of the scales that is good: from ``start`` on in leaps, then by halves."""
+        leap, low, high = 8, start, start
+        if good(self.play(memory, start)):
+            while good(self.play(memory, high := high + leap)):
+                low, leap = high, 2 * leap
+        else:
+            while low > 0 and not good(self.play(memory, low := max(0, low - leap))):
+                high, leap = low, 2 * leap
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if good(self.play(memory, middle)) else (low, middle)
+        return low
+
+    def best_split(self, start: int, good: Good) -> tuple[Memory, int]:
+        """The static split that carries the most, and how much: a cut that cannot beat the best is tried once."""
+        best, share = 0, 0.0
+        tried: set[float] = set()
+        shares: Iterator[float] | tuple[float, ...] = SHARES
+        for _ in range(3):
+            for some in sorted(set(shares) - tried, key=lambda some: abs(some - (share or 0.4))):
+                tried.add(some)
+                memory = split(self.plan, some)
+                if not best or good(self.play(memory, best + 1)):
+                    best, share = self.highest(memory, best + 1 if best else start, good), some
+            near = sorted(tried)
+            at = near.index(share)
+            around = near[max(0, at - 1) : at] + near[at + 1 : at + 2]
+            shares = tuple((some + share) / 2 for some in around)
+        return split(self.plan, share), best
+
+    def _play(self, memory: Memory, scale: float) -> Played:
+        storage = memory.open(self.spec, CONTEXT_TOKENS)
         counters = storage.chain.counters
-        moved = (lambda: counters.moved_bytes) if memory.moves_take_time else None
-        runner = ReplayRunner(self._cost, self.gpu, moved, TraceKeys(kept=RUNNING_MAX))
-        cache = PrefixTree(storage, make_eviction(CATALOG, storage.prefix))
-        loop = Scheduler(storage, runner, ServingConfig(CHUNK_TOKENS, STEP_TOKENS), cache=cache)
+        runner = ReplayRunner(
+            self._cost,
+            self._gpu,
+            (lambda: counters.moved_bytes) if memory.moves_take_time else None,
+            TraceKeys(kept=RUNNING_MAX),
+        )
+        loop = Scheduler(storage, runner, SERVING, cache=PrefixTree(storage, make_eviction(CATALOG, PREFIX)))
         report = loop.run(self.mix.at(scale))
         storage.release()
-        return self._judged(report, scale)
+        moving = 2 * counters.moved_bytes / (self._gpu.bandwidth * self._gpu.bandwidth_efficiency)
+        return self._judged(report, moving if memory.moves_take_time else 0.0)
 
-    def _judged(self, report: Report, scale: float) -> Played:
+    def _judged(self, report: Report, moving: float) -> Played:
         kept: dict[str, list[bool]] = {phase: [] for phase in SECONDS}
         for served, arrival in zip(report.served, self.mix.arrivals, strict=True):
-            alone = self.alone.unloaded(arrival.row)
+            alone = self._alone.unloaded(arrival.row)
             kept[arrival.phase].append(in_time(served, alone.first, alone.per_token))
-        shares = {phase: float(np.mean(found)) for phase, found in kept.items()}
-        waits = [one.admitted_at - one.request.arrival for one in report.served if one.waited]
-        lives = [one.finished_at - one.request.arrival for one in report.served if one.fate == DONE]
+        waits = [one.admitted_at - one.request.arrival for one in report.served if one.waited and one.admitted_at]
+        lives = [one.finished_at - one.request.arrival for one in report.served if one.finished_at]
         return Played(
-            scale=scale,
-            kept={"all": float(np.mean(sum(kept.values(), []))), **shares},
-            waited=(len(waits) / len(report.served), sum(waits) / sum(lives)),
+            kept={"all": share([one for found in kept.values() for one in found])}
+            | {phase: share(found) for phase, found in kept.items()},
+            waited=len(waits) / len(report.served),
+            waiting=sum(waits) / sum(lives),
             running_max=running_max(report),
-            bands={band.name: (band.mean * band.unit_bytes / ARENA, band.peak * band.unit_bytes / ARENA)
-                   for band in report.bands},
+            bands={band.name: band.peak * band.unit_bytes / ARENA_BYTES for band in report.bands},
             hits=report.cache.hit_rate if report.cache else 0.0,
-            report=report,
+            moving=moving / report.seconds,
         )
 
 
+def scale_of(step: int) -> float:
+    """The scale of arrivals at a step."""
+    return LEAST * FINENESS**step
+
+
+def step_of(scale: float) -> int:
+    """The step nearest to a scale."""
+    return max(0, round(math.log(scale / LEAST, FINENESS)))
+
+
+def share(found: list[bool]) -> float:
+    """How many of them are so."""
+    return float(np.mean(found)) if found else 1.0
+
+
 def in_time(served: Served, first: float, per_token: float) -> bool:
-    """Whether a request kept both its times."""
-    if served.fate != DONE or served.clipped or served.time_to_first_token is None:
+    """Whether a request was served whole, and kept both its times."""
+    taken, later = served.time_to_first_token, served.time_per_token
+    if served.fate != DONE or served.clipped or taken is None or taken > FIRST_MAX * first:
         return False
-    later = served.time_per_token
-    return served.time_to_first_token <= FIRST_MAX * first and (later is None or later <= PER_TOKEN_MAX * per_token)
+    return later is None or later <= PER_TOKEN_MAX * per_token
 
 
 def running_max(report: Report) -> int:
     """The most requests that ran at once."""
-    times = [(one.admitted_at, 1) for one in report.served if one.fate == DONE]
-    times += [(one.finished_at, -1) for one in report.served if one.fate == DONE]
-    running = np.cumsum([step for _, step in sorted(times)])
-    return int(running.max()) if len(running) else 0
+    done = [one for one in report.served if one.admitted_at is not None and one.finished_at is not None]
+    changes = [(one.admitted_at, 1) for one in done] + [(one.finished_at, -1) for one in done]
+    return int(np.cumsum([change for _, change in sorted(changes)]).max(initial=0))
+
+
+def enough(played: Played) -> bool:
+    """90 % of all requests are in time."""
+    return played.kept["all"] >= KEPT_MIN
+
+
+def measure(model: Model, start: int) -> list[dict[str, Any]]:
+    """The rows of one model: the four memories, their ratios, and what bound kvarena where it was still good."""
+    ours = model.highest(KVARENA, start, enough)
+    tell(f"{model.name}: kvarena {scale_of(ours):.3f}")
+    page = model.highest(one_page(model.plan), ours, enough)
+    tell(f"{model.name}: one page size {scale_of(page):.3f}")
+    most = model.highest(clairvoyant(model.spec), ours, enough)
+    tell(f"{model.name}: clairvoyant {scale_of(most):.3f}")
+    cut, fixed = model.best_split(max(0, ours - 12), enough)
+    tell(f"{model.name}: {cut.name} {scale_of(fixed):.3f}")
+    goodput = f"{model.name}: goodput, in times the rate of docs/goodput.md"
+    rows = [
+        beside(goodput, ours, cut.name, fixed, 1.3),
+        beside(goodput, ours, "one page size", page, None),
+        beside(goodput, ours, "clairvoyant", most, 0.97),
+    ]
+    for peer, step, goal in ((cut.name, fixed, 1.3), ("one page size", page, None), ("clairvoyant", most, 0.97)):
+        rows.append(figure(f"{model.name}: kvarena over {peer}", scale_of(ours) / scale_of(step), "times", goal))
+    return rows + explained(model, ours)
+
+
+def beside(case: str, ours: int, peer: str, theirs: int, ratio: float | None) -> dict[str, Any]:
+    """A row of two memories' scales."""
+    goal = None if ratio is None else round(ratio * scale_of(theirs), 3)
+    return figure(case, scale_of(ours), "x", goal) | {"peer": peer, "theirs": round(scale_of(theirs), 3)}
+
+
+def explained(model: Model, step: int) -> list[dict[str, Any]]:
+    """What binds: the figures of kvarena's replay at its goodput, and one step of the scales beyond."""
+    rows = []
+    for where, played in (("at", model.play(KVARENA, step)), ("beyond", model.play(KVARENA, step + 1))):
+        case = f"{model.name}, {where} kvarena's goodput"
+        rows += [figure(f"{case}: {phase} in time", 100 * kept, "%") for phase, kept in played.kept.items()]
+        rows += [
+            figure(f"{case}: requests that waited for memory", 100 * played.waited, "%"),
+            figure(f"{case}: of all requests' time, waiting", 100 * played.waiting, "%"),
+            figure(f"{case}: most at once, of {RUNNING_MAX:,} rows", played.running_max, "requests"),
+            figure(f"{case}: prompt tokens found in the prefix cache", 100 * played.hits, "%"),
+            figure(f"{case}: of the machine's time, moving pages", 100 * played.moving, "%"),
+        ]
+        rows += [figure(f"{case}: most bytes of {name}", 100 * peak, "%") for name, peak in played.bands.items()]
+    return rows
+
+
+def tell(line: str) -> None:
+    """Progress, for who waits: a whole run takes long."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one document of rows")
+    parser.add_argument(
+        "--quick", action="store_true", help="short phases, each memory once: figures mean little"
+    )
+    parser.add_argument("--model", choices=MODELS, action="append", help="only this one, or these")
+    parser.add_argument("--start", type=float, default=0.4, help="the scale at which the search begins")
+    given = parser.parse_args()
+    traces = Traces(Path(os.environ.get("KVARENA_TRACES") or ROOT / "benchmarks" / "data"))
+    rows: list[dict[str, Any]] = []
+    for name in given.model or (MODELS[1:2] if given.quick else MODELS):
+        model = Model(name, traces, shorter=QUICK if given.quick else 1.0)
+        rows += quickly(model) if given.quick else measure(model, step_of(given.start))
+    show(rows, as_json=given.json)
+
+
+def quickly(model: Model) -> list[dict[str, Any]]:
+    """Each memory once, at one scale: that everything runs."""
+    step = step_of(0.4)
+    memories = (KVARENA, split(model.plan, 0.3), one_page(model.plan), clairvoyant(model.spec))
+    kept = [(memory.name, model.play(memory, step).kept["all"]) for memory in memories]
+    return [figure(f"{model.name}: in time on {name}", 100 * found, "%") for name, found in kept]
+
+
+if __name__ == "__main__":
+    main()

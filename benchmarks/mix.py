@@ -7,7 +7,7 @@
 A row longer than the context, or with an output of more than 2,048 tokens, is left out. A trace that ends begins anew,
 with prefixes of its own. Arrivals have the gaps of Azure's conversations, in order, so stretched that the phase lasts
 as long as it should. A piece of a session arrives like a request; the gaps inside it are those of the session, at most
-8 seconds, whatever the scale of arrivals: who works with an agent is not hurried by others.
+4 seconds, whatever the scale of arrivals: who works with an agent is not hurried by others.
 
 How often requests arrive at scale 1 is a model's own: as often as the machine could serve them at all if each ran at
 the speed of a lone one, and nothing was shared. That is where the phase's mean demand fills the arena, or where its
@@ -29,8 +29,8 @@ CONTEXT_TOKENS = 131072
 OUTPUT_MAX = 2048
 DOCUMENT_TOKENS = 16384
 TURNS = 6
-THINK_SECONDS = 8.0
-SECONDS = {"chats": 20.0, "documents": 16.0, "agents": 24.0}
+THINK_SECONDS = 4.0
+SECONDS = {"chats": 12.0, "documents": 12.0, "agents": 12.0}
 """How long each phase lasts at scale 1."""
 
 FILES = {

@@ -7,14 +7,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvarena.admission.admission import Admission
+    from kvarena.admission.admission import Admission, Asked
+    from kvarena.admission.preemption import Victim
     from kvarena.assembly.build import build_storage
     from kvarena.assembly.catalog import Catalog
     from kvarena.assembly.config import ArenaConfig, ChecksConfig, PluginsConfig, PoliciesConfig, StorageConfig
     from kvarena.chain.describe import describe, stats
     from kvarena.chain.explain import explain
     from kvarena.planning.charges import Limits
-    from kvarena.planning.demand import RequestShape, request_demand
+    from kvarena.planning.demand import Purpose, RequestShape, request_demand
     from kvarena.planning.plan import Plan, SubPool, plan_storage
     from kvarena.planning.sizing import Sizing, size_plan
     from kvarena.storage.checks import check_idle
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
     from kvarena.terms.units import format_bytes, parse_bytes
 
 _HOMES = {
-    "admission.admission": ("Admission",),
+    "admission.admission": ("Admission", "Asked"),
+    "admission.preemption": ("Victim",),
     "assembly.build": ("build_storage",),
     "assembly.catalog": ("Catalog",),
     "assembly.config": ("ArenaConfig", "ChecksConfig", "PluginsConfig", "PoliciesConfig", "StorageConfig"),
     "chain.describe": ("describe", "stats"),
     "chain.explain": ("explain",),
     "planning.charges": ("Limits",),
-    "planning.demand": ("RequestShape", "request_demand"),
+    "planning.demand": ("Purpose", "RequestShape", "request_demand"),
     "planning.plan": ("Plan", "SubPool", "plan_storage"),
     "planning.sizing": ("Sizing", "size_plan"),
     "storage.checks": ("check_idle",),
@@ -56,6 +58,7 @@ __all__ = [
     "Admission",
     "Admit",
     "ArenaConfig",
+    "Asked",
     "Catalog",
     "ChecksConfig",
     "Chunk",
@@ -76,6 +79,7 @@ __all__ = [
     "PluginError",
     "PluginsConfig",
     "PoliciesConfig",
+    "Purpose",
     "Refused",
     "RequestShape",
     "Sizing",
@@ -83,6 +87,7 @@ __all__ = [
     "Storage",
     "StorageConfig",
     "SubPool",
+    "Victim",
     "Wait",
     "Window",
     "build_storage",

@@ -18,7 +18,7 @@ from kvarena.storage.routed import views_of
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
-from kvarena.terms.lifetimes import Lifetime, on_grid, prefix_floor
+from kvarena.terms.lifetimes import Full, Lifetime, on_grid, prefix_floor
 
 CONTEXT = 60
 HARD = ("sinks and a window, full", "sinks alone with a state", "two windows", "state, three floats, full")
@@ -36,6 +36,8 @@ class Row:
     lent: dict[int, int] = attrs.Factory(dict)
     """Page position -> id, for those that were handed over and not freed since."""
     lent_pages: int = 0
+    let_go: set[int] = attrs.Factory(set)
+    """Page positions whose ids retired."""
 
 
 class StorageMachine(RuleBasedStateMachine):
@@ -131,8 +133,12 @@ class StorageMachine(RuleBasedStateMachine):
     def retire(self, row: int, start: int) -> None:
         """What no query from ``start`` on needs is let go, unless it was handed over."""
         for pool in self.tokens:
-            gone = {page for page in self.gone(pool, start) if page >= self.rows[row].lent_pages}
-            self.rows[row].own[pool.name] -= gone
+            gone, lent = self.gone(pool, start), self.rows[row].lent_pages
+            self.rows[row].own[pool.name] -= {page for page in gone if page >= lent}
+            if pool.name == self.storage.plan.owner:  # whoever has it now may give it back
+                self.rows[row].let_go |= gone
+                for page in gone & self.rows[row].lent.keys():
+                    del self.rows[row].lent[page]
 
     def gone(self, pool: SubPool, length: int) -> set[int]:
         """What a row lets go of at a length: a grid keeps more than a query there needs."""
@@ -237,6 +243,7 @@ class StorageMachine(RuleBasedStateMachine):
             return
         self.storage.ownership.free_rows(number, data.draw(st.permutations(pieces)))
         row.length = start
+        row.let_go = {page for page in row.let_go if page < stop}
         for name, own in row.own.items():
             row.own[name] = {page for page in own if page < stop}
 
@@ -247,7 +254,10 @@ class StorageMachine(RuleBasedStateMachine):
         """
         in_order = prefix_floor(pool.lifetime, rows_of(0)) is not None
         gone = self.unneeded(pool.lifetime, length) if in_order else self.gone(pool, length)
-        return set(range(row.lent_pages, -(-length // self.size))) - gone <= row.own[pool.name]
+        left = -(-length // self.size)
+        if pool.name == self.storage.plan.owner and (set(range(left)) - gone) & row.let_go:
+            return False
+        return set(range(row.lent_pages, left)) - gone <= row.own[pool.name]
 
     # -- mistakes
 
@@ -329,7 +339,8 @@ class StorageMachine(RuleBasedStateMachine):
             for index, number in enumerate(numbers):
                 row = self.rows[number]
                 kept = {page for page in row.lent if pool.name in self.handed[row.lent[page]]}
-                if len(row.lent) == row.lent_pages:  # an id that was freed may be another's by now
+                retires = not isinstance(self.storage.plan[self.storage.plan.owner].lifetime, Full)
+                if retires or len(row.lent) == row.lent_pages:  # else an id that was freed may be another's by now
                     bound = {place for place, page in enumerate(tables[index]) if page != sink}
                     assert bound == row.own[pool.name] | kept
                 seen += [tables[index][page] for page in row.own[pool.name]]

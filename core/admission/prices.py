@@ -1,6 +1,7 @@
 """What requests cost in one arena, remembered by their lengths; and whether it could serve them at all."""
 
 import functools
+from collections.abc import Callable
 from operator import add
 from typing import Any
 
@@ -73,7 +74,7 @@ class Prices:
         return self._request_demand(lengths, purpose, chunk_tokens, self.output_fraction)
 
     def largest_chunk(
-        self, lengths: Lengths, purpose: Purpose, fits: "functools.partial[bool]"
+        self, lengths: Lengths, purpose: Purpose, fits: Callable[[Demand], bool]
     ) -> tuple[int, Demand] | None:
         """The largest chunk limit below the configured one with which the charge fits, and the charge."""
         prompt, _, cached = lengths

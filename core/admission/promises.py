@@ -31,7 +31,7 @@ class Holdings(Protocol):
         ...
 
     def charged(self) -> IntArray:
-        """What each row has taken of its charge, of the same shape.
+        """What each row has taken of its charge, of the same shape; a new array, for the caller to keep.
 
         Where pages never retire, all that it took, handed over since or not; elsewhere what it owns.
         """
@@ -53,6 +53,7 @@ class Promises:
         self.holdings = holdings
         self._nothing: Demand = (0,) * len(chain.plan.sub_pools)
         self._charges = np.zeros((len(self._nothing), rows), dtype=np.int64)
+        self._zeros = np.zeros_like(self._charges)
         self._starting, self._starting_count = self._nothing, 0
         self._promised: Demand | None = None
         self._promised_at = (-1, -1, -1)
@@ -119,8 +120,9 @@ class Promises:
 
     def owed(self) -> IntArray:
         """What is held back for each row, int64 (sub-pools in chain order, rows)."""
-        owed: IntArray = np.subtract(self._charges, self.holdings.charged())
-        return np.maximum(owed, 0, out=owed)
+        owed = self.holdings.charged()
+        np.subtract(self._charges, owed, out=owed)
+        return np.maximum(owed, self._zeros, out=owed)
 
     def _check(self, charge: object) -> None:
         """A charge has one count for every sub-pool, and none is negative."""

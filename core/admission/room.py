@@ -41,24 +41,21 @@ class Room:
     @capacity_decision
     def look(self, wanted: Demand, reading: Any = None) -> int:
         """Does this fit, with the entry ``reading`` locked? Nothing changes, and nothing is evicted."""
-        evictable = self.evictable()
-        snapshot = self.chain.snapshot()
+        snapshot, evictable = self.chain.snapshot(), None
         if snapshot is not self._seen:
             self._seen = snapshot
             self._refused.clear()
-        net = wanted if evictable is None else tuple(map(sub, wanted, evictable))
-        for refused in self._refused:
-            if all(map(ge, net, refused)):
+        if self._refused:
+            evictable = self.evictable()
+            if self._is_refused(_net(wanted, evictable)):
                 return NO
         if self.chain.feasible(wanted):
             return NOW
-        if self.cache is None or evictable is None:
-            self._refuse(net)
+        evictable = evictable or self.evictable()
+        if evictable is None or not self._fits_after(wanted, evictable):
+            self._refuse(_net(wanted, evictable))
             return NO
-        if not self._fits_after(wanted, evictable):
-            self._refuse(net)
-            return NO
-        if reading is None:
+        if reading is None or self.cache is None:
             return AFTER
         self.cache.lock(reading)
         try:
@@ -67,7 +64,7 @@ class Room:
             self.cache.unlock(reading)
         if kept == evictable or self._fits_after(wanted, kept):
             return AFTER
-        self._refuse(tuple(map(sub, wanted, kept)))
+        self._refuse(_net(wanted, kept))
         return NO
 
     @capacity_decision
@@ -96,8 +93,17 @@ class Room:
             kept = self._credited = (snapshot, evictable, credited(snapshot, evictable))
         return feasible(kept[2], wanted)
 
+    def _is_refused(self, net: Demand) -> bool:
+        """Whether this, or less of everything, was refused before."""
+        return any(all(map(ge, net, refused)) for refused in self._refused)
+
     def _refuse(self, net: Demand) -> None:
         """This does not fit; what is above it need not be asked about, and is forgotten."""
         self._refused = [other for other in self._refused if not all(map(ge, other, net))]
         if len(self._refused) < REFUSED_MAX:
             self._refused.append(net)
+
+
+def _net(wanted: Demand, evictable: Demand | None) -> Demand:
+    """What is wanted beyond what is evictable."""
+    return wanted if evictable is None else tuple(map(sub, wanted, evictable))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvarena.planning.demand import Demand, Purpose, RequestShape, request_demand
+from kvarena.planning.demand import Demand, RequestShape
 from kvarena.planning.peaks import Held, chunk_stops
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.terms.lifetimes import on_grid, prefix_floor
@@ -63,8 +63,8 @@ def _different(shape: RequestShape, limit: int, grid: int | None) -> IntArray:
     chunks = np.arange(limit, 0, -1)
     if not grid or shape.cached_tokens % grid:
         return chunks
-    whole = (chunks % grid == grid - 1) | (chunks < grid) | (chunks == limit)
-    return chunks[whole]
+    different: IntArray = chunks[(chunks % grid == grid - 1) | (chunks < grid) | (chunks == limit)]
+    return different
 
 
 def _pages(pool: SubPool, shape: RequestShape, chunks: IntArray, grid: int | None) -> IntArray:
@@ -96,24 +96,3 @@ def _step_pages(held: Held, starts: IntArray, stops: IntArray) -> IntArray:
     if prefix_floor(held.lifetime, starts[:1]) is None:
         return -(-stops // held.page_tokens) - starts // held.page_tokens
     return held.pages(starts, stops)
-
-
-def price_by_chunk(
-    plan: Plan,
-    shape: RequestShape,
-    purpose: Purpose,
-    *,
-    slots_per_request: int,
-    grid: int | None,
-    output_fraction: float,
-) -> Price:
-    """What the request costs, by chunk limit."""
-    return lambda chunk: request_demand(
-        plan,
-        shape,
-        purpose,
-        chunk_tokens=chunk,
-        slots_per_request=slots_per_request,
-        grid=grid,
-        output_fraction=output_fraction,
-    )

@@ -19,11 +19,13 @@ ByLength = Callable[[IntArray], IntArray]
 
 class Retired(NamedTuple):
     """Pages that retire: their ``places`` in ``RequestTable.flat``; the rows that they are of, and per row the first
-    page that it still needs, or one row a page where what retires is in no order."""
+    page that it still needs, or one row a page where what retires is in no order. ``given``: places of pages that were
+    handed over and that the rows need no more, where ids retire with the sub-pool: nobody may find them there then."""
 
     places: IntArray
     rows: IntArray
     floor: IntArray
+    given: IntArray | None = None
 
 
 class Retirement:
@@ -34,9 +36,11 @@ class Retirement:
     whether the checkpoint was taken there or skipped. What a query needs itself, ``needed``, is no matter of grids.
     """
 
-    def __init__(self, pool: SubPool, column: int, grid: int | None = None) -> None:
+    def __init__(self, pool: SubPool, column: int, grid: int | None = None, *, mints: bool = False) -> None:
+        """``mints``: page ids come back when this sub-pool lets go of them."""
         self.name = pool.name
         self.column = column
+        self.mints = mints
         self.lifetime = on_grid(pool.lifetime, grid)
         self.paging = Paging(pool.page_tokens or 1)
         zero = np.zeros(1, dtype=np.int64)
@@ -59,9 +63,11 @@ class Retirement:
             return None
         if len(due) < len(rows):
             rows, lengths, floor, gone = rows[due], lengths[due], floor[due], gone[due]
-        first = floor
+        first, given = floor, None
         if table.any_handed:
             handed = table.handed[rows]
+            if self.mints:
+                given = places_of(table, rows, gone, np.minimum(floor, handed))
             gone, first = np.maximum(gone, handed), np.maximum(first, handed)
         counts = first - gone
         places = rows * table.pages_per_row
@@ -71,7 +77,7 @@ class Retirement:
                 self._check_needs(table, rows, lengths)
                 floor, counts = np.maximum(floor, table.retired[self.column][rows]), np.maximum(counts, 0)
             places = spread(places, counts, counts.cumsum())
-        return Retired(places, rows, floor)
+        return Retired(places, rows, floor, given)
 
     def note(self, table: RequestTable, retired: Retired) -> None:
         """The pages that ``newly_retired`` found are free."""
@@ -102,8 +108,11 @@ class Retirement:
         return self._search(rows_gone, table.lengths[rows])
 
     def retired_too_much(self, table: RequestTable, row: int, length: int) -> bool:
-        """Whether a query at this length, below the row's present one, would need pages that the row let retire."""
-        own, left = int(table.handed[row]), -(-length // self.paging.tokens)
+        """Whether a query at this length, below the row's present one, would need pages that the row let retire.
+
+        Of those that it handed over the new owner may have kept all; but where ids retire too it names them no more.
+        """
+        own, left = 0 if self.mints else int(table.handed[row]), -(-length // self.paging.tokens)
         if self.in_order:
             first = int(self.paging.pages(self._first_needed(np.array([length])))[0])
             return max(first, own) < min(int(table.retired[self.column, row]), left)
@@ -131,7 +140,7 @@ class Retirement:
     def _one_by_one(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired:
         """For a lifetime that retires rows in any order: ask it, row by row, what went since the last look."""
         found = [
-            (row, page)
+            (row, page, page < handed)
             for row, start, stop, handed in zip(
                 rows.tolist(),
                 table.looked_at[rows].tolist(),
@@ -140,10 +149,11 @@ class Retirement:
                 strict=True,
             )
             for page in self._newly_whole(start, stop)
-            if page >= handed
         ]
-        pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
-        return Retired(pairs[:, 0] * table.pages_per_row + pairs[:, 1], pairs[:, 0], pairs[:, 1])
+        triples = np.array(found, dtype=np.int64).reshape(-1, 3)
+        places, is_given = triples[:, 0] * table.pages_per_row + triples[:, 1], triples[:, 2] > 0
+        own = triples[~is_given]
+        return Retired(places[~is_given], own[:, 0], own[:, 1], places[is_given] if self.mints else None)
 
     def _newly_whole(self, start: int, stop: int) -> list[int]:
         """Pages wholly retired at ``stop`` and not at ``start``, each once: its rows may go in several pieces."""
@@ -179,7 +189,7 @@ def retirements(plan: Plan, grid: int | None = None) -> tuple[Retirement, ...]:
     """
     columns = {name: index for index, name in enumerate(plan.names)}
     pools = sorted(plan.token_pools, key=lambda pool: pool.name == plan.owner)
-    return tuple(Retirement(pool, columns[pool.name], grid) for pool in pools)
+    return tuple(Retirement(pool, columns[pool.name], grid, mints=pool.name == plan.owner) for pool in pools)
 
 
 def _floor_of(lifetime: Lifetime) -> ByLength:
@@ -190,6 +200,13 @@ def _floor_of(lifetime: Lifetime) -> ByLength:
 def never_retires(retirement: Retirement) -> bool:
     """Whether every page stays until its request ends."""
     return isinstance(retirement.lifetime, Full)
+
+
+def places_of(table: RequestTable, rows: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """Where the pages of these rows from ``low`` to ``high`` stand, those aside of which there are none."""
+    some = (high > low).nonzero()[0]
+    counts = high[some] - low[some]
+    return spread(rows[some] * table.pages_per_row + low[some], counts, counts.cumsum())
 
 
 def spread(first: IntArray, counts: IntArray, ends: IntArray) -> IntArray:

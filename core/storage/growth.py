@@ -46,6 +46,8 @@ class Growth:
             retired = pool.newly_retired(table, rows, starts)
             if retired is not None:
                 self._retire(pool.name, retired.places)
+                if retired.given is not None and len(retired.given):
+                    self._forget(retired.given)
                 pool.note(table, retired)
         if self._looks_back:
             table.looked_at[rows] = starts
@@ -119,8 +121,7 @@ class Growth:
         first, gone = rows * table.pages_per_row + stops, counts - stops
         places = spread(first, gone, gone.cumsum())
         self._maps.chain.free_all({self._owner: table.flat[places]})
-        table.flat[places] = UNBOUND
-        self._log(places)
+        self._forget(places)
         table.page_counts[rows] = stops
         table.tails[rows] = table.flat[np.maximum(first - 1, rows * table.pages_per_row)]
         table.due[rows] = np.minimum(table.due[rows], paging.starts(stops) + 1)
@@ -165,8 +166,7 @@ class Growth:
         ids = self._maps.table.flat[places]
         if name == self._owner:
             self._maps.chain.free_all({name: ids})
-            self._maps.table.flat[places] = UNBOUND
-            self._log(places)
+            self._forget(places)
         else:
             self._maps.chain.free(name, ids)
 
@@ -196,6 +196,11 @@ class Growth:
         table.page_counts[rows] = stops
         self._log(places)
         return None
+
+    def _forget(self, places: IntArray) -> None:
+        """No row has an id there any more."""
+        self._maps.table.flat[places] = UNBOUND
+        self._log(places)
 
     def _log(self, places: IntArray) -> None:
         changed = self._maps.table.changed

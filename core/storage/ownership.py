@@ -4,12 +4,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kvarena.storage.advance import Retirement, never_retires
+from kvarena.storage.advance import Retirement, never_retires, places_of
 from kvarena.storage.handed import Handed
 from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.doors import line, whole
 from kvarena.terms.invariants import invariant
+from kvarena.terms.members import among
 from kvarena.terms.ports import IntArray
 from kvarena.terms.ranges import merge
 
@@ -118,6 +119,9 @@ class Ownership:
     def free_pages(self, ids: IntArray) -> None:
         """Pages that were handed over come back, in every sub-pool that still has them.
 
+        Where ids retire, as in a model of windows alone, a request may read on that needs them no more: its row names
+        them no more either.
+
         Raises:
             InvariantError: one of them was not handed over, or is named twice; nothing has changed.
         """
@@ -127,6 +131,8 @@ class Ownership:
         self.pages.check_freed(ids)
         if self._owner is not None:
             self._maps.chain.free_all({self._owner: ids})
+            if not never_retires(self._retirements[-1]):
+                self._unlist(ids)
         self.pages.drop(ids)
 
     def free_rows(self, row: int, pieces: Iterable[range]) -> None:
@@ -155,7 +161,11 @@ class Ownership:
         invariant("storage.free_straddles_an_owner", own, row=row, pieces=merged, handed_over_tokens=handed * size)
         count = int(table.page_counts[row])
         stop = min(-(-start // size), count)
-        lost = [pool.name for pool in self._retirements if stop > handed and pool.retired_too_much(table, row, start)]
+        lost = [
+            pool.name
+            for pool in self._retirements
+            if (stop > handed or pool.mints) and pool.retired_too_much(table, row, start)
+        ]
         invariant("storage.free_below_what_retired", not lost, row=row, length=start, sub_pools=lost)
         ids = table.pages[row, stop:count]
         gone = self.gone_of(ids)
@@ -184,3 +194,14 @@ class Ownership:
             invariant("storage.held_is_what_is_bound", np.array_equal(bound.sum(axis=1), rows), sub_pool=name)
             live = ids.bound
             invariant("storage.all_that_lives_is_owned", rows.sum() + handed == live, sub_pool=name, live=live)
+
+    def _unlist(self, ids: IntArray) -> None:
+        """Rows that started on these pages, or handed them over, have no id in their stead."""
+        table, minter = self._maps.table, self._retirements[-1]
+        rows = np.flatnonzero(table.handed)
+        gone = table.retired[minter.column][rows] if minter.in_order else np.zeros_like(rows)
+        places = places_of(table, rows, gone, table.handed[rows])
+        listed = places[among(table.flat[places], ids)]
+        table.flat[listed] = UNBOUND
+        if table.changed is not None:
+            table.changed.append(listed)

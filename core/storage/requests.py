@@ -130,6 +130,7 @@ class RequestTable:
         count = len(ids)
         self.put(row, ids, length)
         self.handed[row] = self.shared[row] = count
+        self.looked_at[row] = 0
         self.any_handed = self.any_handed or count > 0
 
     def put(self, row: int, ids: IntArray, length: int) -> None:

@@ -112,7 +112,7 @@ class Sharing:
                 chain.rebind(pool.name, own[only_mine], ids[only_mine])
         chain.free_all({self._owner: mine})
         self._ownership.forget(row, gone)
-        table.hand(row, stop, ids)
+        table.hand(row, stop, np.where(own == UNBOUND, UNBOUND, ids))  # what retired here is not read again
         self._ownership.version += 1
 
     def free_in(self, sub_pool: str, ids: IntArray) -> None:

@@ -59,13 +59,15 @@ class WatchSettings:
         """Those among a command's options.
 
         Raises:
-            ConfigError: rows of no timeline, or a suffix that no timeline has.
+            ConfigError: rows of no timeline, a suffix that no timeline has, or one file for two things.
         """
         settings = cls(**{field.name: given[field.name] for field in attrs.fields(cls)})
         if settings.timeline is not None:
             writer_of(settings.timeline)
         elif settings.timeline_rows is not None:
             raise ConfigError("--timeline-rows thins a timeline: name its file with --timeline FILE")
+        if settings.timeline is not None and settings.timeline == settings.metrics_file:
+            raise ConfigError(f"--timeline and --metrics-file are both {settings.timeline}: name two files")
         return settings
 
     @property

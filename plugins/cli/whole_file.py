@@ -37,11 +37,14 @@ class WholeFile:
         self._put(fill, lambda: self._part.replace(self._place))
 
     def _put(self, fill: Callable[[TextIO], None], then: Callable[[], object]) -> None:
+        """Write the part, then do the rest; where either fails, no part is left."""
         try:
-            with self._part.open("x", encoding="utf-8", newline="") as stream:
-                fill(stream)
-            then()
+            stream = self._part.open("x", encoding="utf-8", newline="")
+            try:
+                with stream:
+                    fill(stream)
+                then()
+            finally:
+                self._part.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"{self._option} {self.path}: cannot be written: {error.strerror}") from None
-        finally:
-            self._part.unlink(missing_ok=True)

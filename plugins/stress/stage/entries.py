@@ -119,12 +119,14 @@ class Entries:
     def keep(self, name: str, request: Request, tokens: int, state: int | None = None) -> Entry:
         """A request's first tokens are in the cache, under a name, and read from there by the request."""
         props, row, tree = self._props, request.row, self.tree
+        reading = request.reading
+        goes_on = reading is None or tokens > reading.tokens
         table, count = props.storage.requests, tokens // props.maps.paging.tokens
         own = table.pages[row, :count].copy()
         bound = {tags.name: self._every_bound(tags.name) for tags in props.tags.token_pools}
         inserted = tree.insert(
             row, request.keys.first(tokens), tokens,
-            namespace=request.keys.namespace, state=state, after=request.reading,
+            namespace=request.keys.namespace, state=state, after=reading if goes_on else None,
         )  # fmt: skip
         theirs = table.pages[row, :count]
         for tags in props.tags.token_pools:  # pages that changed their id: what they hold went with them
@@ -134,7 +136,7 @@ class Entries:
         lands = self._match(request.keys, tokens).tokens == tokens
         entry = Entry(name, request.keys, tokens, inserted.entry, theirs.copy(), lands)
         self.known[name] = entry
-        if lands:
+        if lands and goes_on:
             tree.lock(entry.landing)
             self.leave(request)
             request.reading = entry.landing
@@ -208,7 +210,8 @@ class Entries:
         else:
             asked = iter(range(1, pieces)) if pieces else None
             self.tree.evict(lambda: asked is not None and next(asked, None) is None)
-        self._compare(before, live, everything=not entry and not pieces)
+        if not entry:  # a policy may not know that this one could go by itself
+            self._compare(before, live, everything=not pieces)
         return [entry] * bool(entry) + self.gone()
 
     # -- the port of admission

@@ -182,6 +182,8 @@ class Requests:
         """Tags, or one word all over, by hand; the rows or slots written."""
         props = self._props
         props.check_sub_pool(sub_pool)
+        if props.storage.chain.ledger.steps.is_open:
+            raise ConfigError("a forward is launched and not recorded: it reads what was there; write before or after")
         if not props.tags.on:
             return 0
         props.clear(self._reads(request), FORWARD)
@@ -367,7 +369,11 @@ def take_units(props: Props, units: Mapping[str, int]) -> dict[str, IntArray] | 
     wanted = {
         pool: ids[: units[pool]] for name, ids in minted.items() for pool in groups[name].names if units.get(pool)
     }
-    taken = chain.take(wanted)
+    try:
+        taken = chain.take(wanted)
+    except BaseException:
+        _give_back(props, minted)
+        raise
     if isinstance(taken, Refused):
         _give_back(props, minted)
         return taken

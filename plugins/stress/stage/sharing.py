@@ -13,7 +13,7 @@ from kvarena.plugins.stress.stage.props import Pending, Props, Request
 from kvarena.plugins.stress.stage.requests import Requests
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.answers import Refused
-from kvarena.terms.errors import ConfigError, KvarenaError
+from kvarena.terms.errors import ConfigError
 
 CACHED, SKIPPED, TAKEN, HELD = "cached", "skipped", "taken", "held"
 
@@ -90,7 +90,7 @@ class Sharing:
             if match.state is not None:
                 slots = props.storage.requests.slots[opened.row]
                 copy_slots(props, np.array([match.state]), slots[:1])
-        except KvarenaError:
+        except BaseException:
             self._requests.end(request)
             raise
         entries.tree.touch(match.entry)

@@ -169,5 +169,5 @@ def test_a_config_names_caps_of_what_there_is() -> None:
             structure(StorageConfig, {"arena": {"memory": 99, "caps": {"full": value}}}, "a.toml")
     with pytest.raises(PlanError, match=r"caps: one request holds 1 units of 'state'.*its cap is 0"):
         size_plan(capped(three(), {"state": 0}), ARENA, Limits(context_tokens=20, mirrors=False))
-    with pytest.raises(PlanError, match=r"caps: one request holds 2 units of 'window-6' at once; its cap is 1"):
+    with pytest.raises(PlanError, match=r"caps: one request holds 3 units of 'window-6' at once; its cap is 1"):
         storage_of((SHORT, FULL), caps={"window-6": 1})

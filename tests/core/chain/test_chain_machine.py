@@ -191,6 +191,22 @@ class ChainMachine(ChainModel, RuleBasedStateMachine):
         self.out[minter] -= set(ids)
         assert self.ids_left(minter) == left + len(ids)
 
+    @holding(lambda self, name: name not in self.out and self.loose(name))
+    @rule(data=st.data())
+    def rebind(self, data: st.DataObject) -> None:
+        """Pages go to other ids of the same minter that have none there: none moves, and every count is as before."""
+        name = self.draw_held(data, lambda name: self.loose(name) if name not in self.out else [])
+        minter = next(minter for minter, names in self.names.items() if name in names)
+        targets = data.draw(st.permutations(sorted(self.out[minter] - self.tags[name].keys())))
+        sources = data.draw(st.lists(st.sampled_from(self.loose(name)), unique=True, max_size=len(targets)))
+        targets = targets[: len(sources)]
+        snapshot, places = self.chain.snapshot(), self.pages()[name]
+        self.chain.rebind(name, np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64))
+        assert self.chain.snapshot() == snapshot
+        assert self.chain.pages(name, np.array(targets, dtype=np.int64)).tolist() == [places[id_] for id_ in sources]
+        for source, target in zip(sources, targets, strict=True):
+            self.tags[name][target] = self.tags[name].pop(source)
+
     # -- fixed pages
 
     @holding(lambda self, name: name in self.backed and self.loose(name))
@@ -276,6 +292,29 @@ class ChainMachine(ChainModel, RuleBasedStateMachine):
         wrong = data.draw(st.sampled_from((*self.tags[name], *fresh, *ids, -1, room, 10**6)))
         with self.caught("chain.take_of_id_not_minted" if wrong in fresh else "band.take_of"):
             self.chain.take({name: np.array([*ids, wrong], dtype=np.int64)})
+
+    @holding(lambda self, name: name not in self.out and self.tags[name])
+    @rule(data=st.data())
+    def rebind_wrongly(self, data: st.DataObject) -> None:
+        """From an id without a page, a fixed one, one named twice; to one with a page, of nobody's, named twice."""
+        name = self.draw_held(data, lambda name: sorted(self.tags[name]) if name not in self.out else [])
+        minter = next(minter for minter, names in self.names.items() if name in names)
+        bound, room = sorted(self.tags[name]), self.chain.bands[name].grid.id_count
+        loose = sorted(self.out[minter] - self.tags[name].keys())
+        fresh = sorted(set(range(room)) - self.out[minter])
+        pairs = list(zip(self.loose(name), loose, strict=False))
+        pairs = pairs[: data.draw(st.integers(0, len(pairs)))]
+        twice = [(pairs[0][0], loose[-1]), (bound[-1], pairs[0][1])] if pairs else []
+        good = next(iter(set(self.loose(name)) - {source for source, _ in pairs}), None)
+        aims = [(good, id_) for id_ in (*bound, *fresh, -1, room)] if good is not None else []
+        free = next(iter(set(loose) - {target for _, target in pairs}), None)
+        from_ = [(id_, free) for id_ in (*loose, *self.fixed[name], -1, room)] if free is not None else []
+        if wrong := [*twice, *aims, *from_]:
+            sources, targets = zip(*pairs, data.draw(st.sampled_from(wrong)), strict=True)
+            with self.caught(
+                r"chain\.(window_segment_bound|rebind_onto_bound_id|rebind_of_reserved_page|take_of_id_not)"
+            ):
+                self.chain.rebind(name, np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64))
 
     @contextmanager
     def caught(self, name: str = "") -> Iterator[None]:

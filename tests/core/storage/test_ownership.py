@@ -272,7 +272,7 @@ def test_the_windows_that_would_miss_rows_are_named() -> None:
 
 
 @pytest.mark.req("WIN-1")
-@pytest.mark.parametrize("kinds", [(SHORT, FULL), (SHORT,), (SinksAndWindow(5, 4), FULL), (Chunk(10), SHORT)], ids=str)
+@pytest.mark.parametrize("kinds", [(SHORT, FULL), (SinksAndWindow(5, 4), FULL)], ids=str)
 def test_a_row_of_which_nothing_of_its_own_is_left_may_begin_anew(kinds: tuple[object, ...]) -> None:
     """Freed down to what it handed over, it reads the new owner's pages, whatever would have retired of them."""
     storage = storage_of(kinds)  # type: ignore[arg-type]
@@ -287,6 +287,41 @@ def test_a_row_of_which_nothing_of_its_own_is_left_may_begin_anew(kinds: tuple[o
     written(storage, row, range(9, 41))
     storage.close(row)
     storage.ownership.free_pages(ids)
+    assert all(shot.live == 0 for shot in storage.chain.snapshot().bands)
+
+
+@pytest.mark.req("TRE-1")
+@pytest.mark.req("IDS-4")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kinds", [(SHORT,), (STATE, SHORT), (Chunk(10), SHORT), (SHORT, LONG)], ids=str)
+def test_a_row_names_no_page_that_came_back_from_who_it_gave_it_to(kinds: tuple[object, ...], when: str) -> None:
+    """Where ids retire they are minted again, for anybody: a row that needs them no more does not read them either.
+
+    Whether the row or the new owner lets go of them first.
+    """
+    storage = storage_of(kinds)  # type: ignore[arg-type]
+    row = storage.open()
+    written(storage, row, range(1, 21))
+    ids = storage.ownership.hand_over(row, 20)
+    there = storage.requests.pages[row, :5].copy()
+    needless = there[there >= 0][:1] if when == "before" else ids
+    if when == "after":
+        written(storage, row, range(21, 41))
+        assert not set(storage.requests.pages[row].tolist()) & set(ids.tolist())
+        with nothing_changes(storage), pytest.raises(InvariantError, match=r"storage\.free_below_what_retired"):
+            storage.ownership.free_rows(row, [range(20, 40)])
+    storage.ownership.free_pages(needless)
+    assert not set(storage.requests.pages[row].tolist()) & set(needless.tolist())
+    other = storage.open()
+    written(storage, other, range(1, 21))
+    sink = {name: storage.chain.bands[name].grid.sink_page for name in storage.plan.names}
+    tables = storage.translate(rows_of(row, other)).tables
+    for name in tables:
+        mine, theirs = (set(tables[name][at].tolist()) - {sink[name]} for at in (0, 1))
+        assert not mine & theirs
+    storage.verify()
+    storage.close(rows_of(row, other))
+    storage.ownership.free_pages(storage.ownership.handed_over())
     assert all(shot.live == 0 for shot in storage.chain.snapshot().bands)
 
 

@@ -124,12 +124,12 @@ class SharingMachine(StorageMachine):
         ids = [id_ if self.has(row, first + at) or data.draw(st.booleans()) else -1 for at, id_ in enumerate(ids)]
         self.storage.sharing.adopt(number, rows_of(*ids))
         for page, id_ in enumerate(ids, start=first):
+            if self.has(row, page):
+                row.lent[page] = id_
             for name, own in row.own.items():
                 if page in own and name not in self.handed[id_]:
                     self.handed[id_][name] = self.tags_of(row, name, page)
                 own.discard(page)
-            if id_ >= 0:
-                row.lent[page] = id_
         row.lent_pages = max(row.lent_pages, first + count)
 
     def has(self, row: Row, page: int) -> bool:

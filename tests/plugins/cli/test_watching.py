@@ -128,6 +128,8 @@ def test_metrics_are_served_while_it_runs(
         (("--timeline", "bands.png"), "bands.png: a timeline is written as .csv, .jsonl, .html"),
         (("--timeline", "no/such/folder/bands.csv"), "--timeline no/such/folder/bands.csv: cannot be written: No such"),
         (("--metrics-file", "no/such/folder/x"), "--metrics-file no/such/folder/x: cannot be written: No such file"),
+        (("--timeline", "config.json/bands.csv"), "config.json/bands.csv: cannot be written: Not a directory"),
+        (("--timeline", "b.csv", "--metrics-file", "b.csv"), "are both b.csv: name two files"),
         (("--timeline-rows", "200"), "--timeline-rows thins a timeline: name its file with --timeline FILE"),
         (("--timeline", "b.csv", "--timeline-rows", "10"), "10 is not in the range x>=100"),
         (("--metrics-port", "65536"), "65536 is not in the range 0<=x<=65535"),

@@ -1,5 +1,8 @@
 """The metrics of a loop: sums that hold at every step, and at the end."""
 
+import sys
+import threading
+
 import numpy as np
 import pytest
 from loops import CountingRunner, assert_empty, loop_over, storage_of
@@ -89,3 +92,41 @@ def test_the_sums_of_a_replay_hold(memory: int, in_flight: int) -> None:
     loop.cache.clear()
     assert scraped.value("cache_entries") == 0
     assert_empty(loop)
+
+
+def test_a_loop_that_is_scraped_all_the_time_decides_alike() -> None:
+    """From another thread, at check level 2, with a cache: no scrape fails, and nothing comes out otherwise."""
+
+    def served(*, scrape: bool) -> tuple[object, int]:
+        storage = storage_of(420, in_flight=2, prefix=PrefixConfig(share=True, checkpoint_tokens=8), checks=2)
+        loop = loop_over(storage, CountingRunner(), output_fraction=0.5)
+        collector = exporter.register(
+            storage, counts=loop.counts, cache=loop.cache, waiting=lambda: loop.waiting, registry=CollectorRegistry()
+        )
+        texts, faults, ended = [], [], threading.Event()
+
+        def read() -> None:
+            try:
+                while not ended.is_set():
+                    texts.append(exporter.text(collector))
+            except BaseException as fault:  # told by the test
+                faults.append(fault)
+
+        thread = threading.Thread(target=read)
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            if scrape:
+                thread.start()
+            report = loop.run(requests(30, seed=3))
+        finally:
+            ended.set()
+            if scrape:
+                thread.join()
+            sys.setswitchinterval(before)
+        assert not faults
+        return report.served, len(texts)
+
+    alone, scraped = served(scrape=False), served(scrape=True)
+    assert scraped[1] > 5
+    assert scraped[0] == alone[0]

@@ -33,9 +33,9 @@ def test_a_match_lands_where_the_keys_stop_agreeing() -> None:
 
     assert spelled(tree, HALF) == (20, 24, "end")
     assert spelled(tree, np.append(HALF, 5)) == (24, 24, "end")
-    assert spelled(tree, keys_of(1, 2, 3, 4, 5, 6, 7)) == (24, 24, "differs")
+    assert spelled(tree, keys_of(1, 2, 3, 4, 5, 6, 7, 8)) == (24, 24, "differs")
     assert spelled(tree, OTHER) == (12, 12, "differs")
-    assert spelled(tree, keys_of(2)) == (0, 0, "differs")
+    assert spelled(tree, keys_of(2, 2)) == (0, 0, "differs")
     assert spelled(tree, HALF[:3]) == (0, 0, "end")
     assert spelled(tree, HALF[:0]) == (0, 0, "end")
     assert tree.match(HALF[:21]).ids.tolist() == tree.match(HALF).ids.tolist()
@@ -73,11 +73,11 @@ def test_a_match_lands_where_the_window_is_whole() -> None:
 
     assert live(storage, "full") == 6
     assert live(storage, "window-6") == 2  # rows 19 to 23
-    assert spelled(tree, keys_of(1, 2, 3, 4, 5, 6, 7)) == (24, 24, "differs")
+    assert spelled(tree, keys_of(1, 2, 3, 4, 5, 6, 7, 8)) == (24, 24, "differs")
     assert spelled(tree, OTHER) == (0, 12, "window rows gone")
     cached(storage, tree, OTHER[:12])  # who computes it again brings the rows
     assert spelled(tree, OTHER) == (12, 12, "differs")
-    assert spelled(tree, keys_of(1, 2, 3, 4, 5, 6, 7)) == (24, 24, "differs")
+    assert spelled(tree, keys_of(1, 2, 3, 4, 5, 6, 7, 8)) == (24, 24, "differs")
     assert live(storage, "window-6") == 4
 
 
@@ -363,10 +363,8 @@ def test_stats_tell_what_it_holds_and_did() -> None:
 # -- what others do wrong
 
 
-def broken(tree: PrefixTree, row: int, **changes: Any) -> Any:
-    arguments = {"row": row, "keys": HALF, "tokens": 24, **changes}
-    row, keys, tokens = (arguments.pop(name) for name in ("row", "keys", "tokens"))
-    return tree.insert(row, keys, tokens, **arguments)
+def insert(tree: PrefixTree, row: int, changes: dict[str, Any]) -> Any:
+    return tree.insert(**{"row": row, "keys": HALF, "tokens": 24, **changes})
 
 
 @pytest.mark.parametrize(
@@ -393,7 +391,7 @@ def test_an_insert_of_nonsense_changes_nothing(changes: dict[str, Any], says: st
     stepped(storage, (row, 24))
     before = tree.stats()
     with nothing_changes(storage), pytest.raises(KvarenaError, match=says.replace("(", r"\(")):
-        broken(tree, row, **changes)
+        insert(tree, row, changes)
     assert tree.stats() == before
     tree.verify()
 
@@ -417,7 +415,7 @@ def test_a_broken_promise_is_named_and_changes_nothing(changes: dict[str, Any], 
     row = opened(storage)
     stepped(storage, (row, 24))
     with nothing_changes(storage), pytest.raises(InvariantError, match=name):
-        broken(tree, row, **changes)
+        insert(tree, row, changes)
     tree.verify()
     assert tree.stats().entries == 0
 
@@ -469,16 +467,20 @@ def test_a_row_whose_pages_are_gone_is_found() -> None:
         tree.insert(row, HALF, 24)
 
 
-def test_a_piece_that_a_copy_reads_stays() -> None:
-    """A host copy of an entry that nobody locked stops its eviction by name; afterwards it goes."""
-    storage = storage_of((FULL,), backend="cpu")
+def test_a_piece_that_the_storage_refuses_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a free fails, the piece is still the tree's, and goes another time."""
+    storage = storage_of((STATE, SHORT, FULL))
     tree = tree_of(storage)
-    cached(storage, tree, HALF)
-    copy = storage.copies.backup({"full": tree.match(np.append(HALF, 1)).ids})
-    with nothing_changes(storage), pytest.raises(InvariantError, match="fixed|free"):
-        tree.evict(lambda: False)
-    tree.verify()
-    assert tree.evictable() == (6,)
-    storage.copies.cancel(copy)
+    entry = cached(storage, tree, HALF).entry
+
+    def refuses(ids: Any) -> None:
+        raise InvariantError("planted")
+
+    with monkeypatch.context() as patch, nothing_changes(storage):
+        patch.setattr(storage.sharing, "free_slots", refuses)
+        with pytest.raises(InvariantError, match="planted"):
+            tree.clear()
+        tree.verify()
+    assert tree.holds(entry)
     tree.clear()
     assert_quiet(storage)

@@ -263,9 +263,12 @@ class TreeMachine(RuleBasedStateMachine):
     def learn(self, reader: Reader, tokens: int, state_kept: bool) -> None:
         """A row's first tokens are cached: in the pages that the row reads now."""
         handed = set(self.storage.ownership.handed_over().tolist())
+        others = {known.id: prefix for prefix, known in self.known.items()}
         for page in range(tokens // self.size):
             there = int(self.storage.requests.pages[reader.row, page]) if self.storage.plan.owner else -1
-            there = there if there in handed else -1
+            # a row still names pages that it needs no more, and that the tree has let go of: they may be others' by now
+            is_its_own = there in handed and others.get(there, self.prefix(reader, page)) == self.prefix(reader, page)
+            there = there if is_its_own else -1
             known = self.known.setdefault(self.prefix(reader, page), Known(there))
             if known.id == -1:
                 known.id = there

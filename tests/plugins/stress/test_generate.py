@@ -7,18 +7,19 @@ import pytest
 
 from kvarena.plugins.stress.swarm.actions import DRAWN
 from kvarena.plugins.stress.swarm.harness import run_seed
-from kvarena.plugins.stress.swarm.world import ACTIONS, draw_world
+from kvarena.plugins.stress.swarm.world import ACTIONS, SHARING, draw_world
 
 VERBS = {
     "take", "extend", "free", "finish", "abort", "retract", "read", "fits", "admit", "cache", "lock", "unlock", "evict",
     "launch", "run", "record", "process", "step", "barrier", "turn", "reserve", "commit", "backup", "load", "name",
     "submit", "end", "cancel", "copy_state", "send", "recv", "publish", "peer_write", "release", "flush", "relief",
+    "match", "start", "spare", "checkpoint", "relax",
 }  # fmt: skip
 
 
 def test_every_action_has_its_drawing() -> None:
     """The weights of a world name what can be drawn, and nothing else."""
-    assert set(DRAWN) == set(ACTIONS)
+    assert set(DRAWN) == {*ACTIONS, *SHARING}
 
 
 def test_a_seed_draws_the_same_operations() -> None:

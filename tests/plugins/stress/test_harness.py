@@ -68,7 +68,8 @@ def test_a_failing_case_is_shrunk_and_fails_again(monkeypatch: pytest.MonkeyPatc
     """The shortest list breaks the same promise, none of it can go, and without the fault it is clean."""
     with monkeypatch.context() as inner:
         plant("a page freed under a forward is a hole at once", inner)
-        case = next(case for seed in range(20) if (case := run_seed(draw_world(seed), 200).case))
+        cases = [case for seed in range(8) if (case := run_seed(draw_world(seed), 200).case)]
+        case = max(cases, key=lambda one: len(one.operations))
         least = shrink_case(case)
 
         assert least.check == case.check
