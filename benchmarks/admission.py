@@ -4,7 +4,8 @@
 entries back. A question after a change: a page was taken and freed, then one of the waiting is asked about; its demand
 was priced before. A pass: all of them are asked about in turn, who is admitted is promised its charge, and what is
 refused is remembered. The price of a demand that was never asked for stands beside. Beside the passes stands SGLang's
-over the same requests, which keeps no demands. Microseconds of the thread's CPU time, medians, garbage collection off.
+over the same requests, which keeps no demands; its serving step, in turn with the rest, scales the goals. Microseconds
+of the thread's CPU time, medians, garbage collection off.
 """
 
 import argparse
@@ -14,11 +15,13 @@ from typing import Any
 import attrs
 import numpy as np
 from peers import kvarena_work as our
+from peers import table
 from peers.found import works_of
 from peers.kvarena_side import storage_like
 from peers.schedule import Schedule
 from peers.shape import PAGE_SIZES, Shape
-from peers.timing import Reading, Series, Watch, Work, in_turn
+from peers.table import Goals
+from peers.timing import Reading, Watch, Work, in_turn
 from rows import figure, show
 
 from kvarena.admission.admission import Admission
@@ -29,7 +32,6 @@ from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Refused
 
 Row = dict[str, Any]
-AFTER_A_CHANGE, IN_A_PASS = 5.0, 3.0
 ENTRIES, ENTRY_TOKENS = 128, 1024
 CHUNK = 8192
 
@@ -110,31 +112,31 @@ FULL, QUICK = Scale(repeats=200, warm=20), Scale(repeats=10, warm=2)
 
 def page_rows(page_tokens: int, scale: Scale, sglang: Any) -> list[Row]:
     """Both chains at one page size."""
-    shape, name = Shape(page_tokens), None
+    shape, goals, name = Shape(page_tokens), Goals(page_tokens), None
     queues = [Queue(storage_like(shape), with_cache=with_cache) for with_cache in (False, True)]
     works: list[Work] = [*queues]
     if sglang:
         side, work = sglang
         name = side.Sglang.name
-        works.append(work.Questions(side.Sglang(shape), WAITING))
+        works += [work.Questions(side.Sglang(shape), WAITING), work.ServingStep(side.Sglang(shape), Schedule())]
     found = in_turn(works, scale.repeats, warm=scale.warm)
-    theirs = found[2]["ask"] if sglang else None
+    theirs: float | None = None
+    if sglang:
+        theirs, goals.step_us = found[2]["ask"].median_us, found[3]["step"].gross_us
     rows = []
     for queue, ours, kind in zip(queues, found, ("no cache", "a cache"), strict=False):
         where = f"{kind}, page {page_tokens}"
+        change, turn = round(goals.of(table.CHANGED), 2), round(goals.of(table.ASK), 2)
+        admitted = f"{queue.admitted} of 1,000 admitted"
+        passed = figure(f"a question of a pass, {admitted}, {where}", ours["pass"].median_us, "us", turn)
+        if theirs is not None and kind == "no cache":
+            passed |= {"peer": name, "theirs": round(theirs, 3)}
         rows += [
-            figure(f"a question after a change, {where}", ours["changed"].median_us, "us", AFTER_A_CHANGE),
-            figure(f"a question of a pass over 1,000, {queue.admitted} admitted, {where}", *_of(ours["pass"])),
+            figure(f"a question after a change, {where}", ours["changed"].median_us, "us", change),
+            passed,
             figure(f"the price of a new demand, {where}", ours["priced"].median_us, "us"),
         ]
-        if theirs is not None and kind == "no cache":
-            rows[1] |= {"peer": name, "theirs": round(theirs.median_us, 3)}
     return rows
-
-
-def _of(series: Series) -> tuple[float, str, float]:
-    """A pass's figure and its goal."""
-    return series.median_us, "us", IN_A_PASS
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ from kvarena.plugins.serving.scheduler import Scheduler, ServingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gpt-oss-120b", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b")
-SERVING = ServingConfig(chunk_tokens=8192, step_tokens=16384)
+SERVING = ServingConfig(chunk_tokens=2048, step_tokens=8192)
 FIRST_MAX, PER_TOKEN_MAX, KEPT_MIN = 5.0, 3.0, 0.9
 FINENESS, LEAST = 1.025, 0.05
 """Scales are ``LEAST * FINENESS ** n``: so finely they are searched."""

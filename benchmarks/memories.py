@@ -42,7 +42,7 @@ class Memory:
             context_tokens=context_tokens,
             max_running=RUNNING_MAX,
             mirrors=False,
-            forwards_in_flight=2,
+            forwards_in_flight=1,
             caps=self.caps,
         )
         return build_storage(spec.layers, StorageConfig(arena=arena, prefix=PREFIX, backend="host"), CATALOG)

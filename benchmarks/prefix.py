@@ -1,9 +1,9 @@
 """The prefix cache: ``python benchmarks/prefix.py [--json] [--quick] [--nodes N] [--limit N]``.
 
-*Time*: match and insert of a prompt of 8,192 tokens at page size 16, full attention: one that the cache has not, has, or
-has half of, and one that it has in 20 and in 100 pieces. Eviction of pieces of one page from a tree of a million. Over a
-real storage on the host backend; what the storage's own verbs take of it (handing pages over, freeing them) stands in a
-row beside. Microseconds of the thread's CPU time, medians, garbage collection on.
+*Time*: match and insert of a prompt of 8,192 tokens at page size 16, full attention: one that the cache has not, has,
+or has half of, and one that it has in 20 and in 100 pieces. Eviction of pieces of one page from a tree of a million.
+Over a real storage on the host backend; what the storage's own verbs take of it (handing pages over, freeing them)
+stands in a row beside. Microseconds of the thread's CPU time, medians, garbage collection on.
 
 *Hits*: the Mooncake conversation slice from the folder in KVARENA_TRACES, else the small one that the tests have; each
 prompt is cached before the next arrives, outputs are not. With memory for all of it: page 16 with full attention alone,
@@ -29,7 +29,7 @@ from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, ChecksConfig, Choice, PrefixConfig, StorageConfig
 from kvarena.assembly.loader import make_eviction
 from kvarena.planning.demand import chunk_stop
-from kvarena.plugins.models import read_config
+from kvarena.plugins.models import read_config, read_model
 from kvarena.plugins.prefix_tree import PrefixTree
 from kvarena.plugins.replay.traces import Trace, TraceOptions, read_trace
 from kvarena.storage.storage import Storage
@@ -86,7 +86,9 @@ def tree_of(storage: Storage, name: str = "lru", **settings: Any) -> PrefixTree:
 class Requests:
     """Prompts that run one after another; each is cached at the end of every chunk, or at its own end alone."""
 
-    def __init__(self, storage: Storage, tree: PrefixTree, *, chunk: int | None = None, grid: int | None = None) -> None:
+    def __init__(
+        self, storage: Storage, tree: PrefixTree, *, chunk: int | None = None, grid: int | None = None
+    ) -> None:
         self.storage, self.tree, self.chunk, self.grid = storage, tree, chunk, grid
         self.has_states = storage.plan.slots is not None
         self.cut = 0
@@ -105,7 +107,7 @@ class Requests:
                 self.cut += 1
                 break
             whole = stop // (self.grid or PAGE) * (self.grid or PAGE)
-            if whole != stop and self.has_states or not whole:
+            if (whole != stop and self.has_states) or not whole:
                 continue
             state = self._state(row) if self.has_states else None
             inserted = self.tree.insert(row, keys, whole, state=state, after=entry)
@@ -234,7 +236,7 @@ def policy_rows(limit: int | None, memory: str) -> list[dict[str, Any]]:
     trace, found = trace_of(limit), []
     for model, grid in LIMITED.items():
         for words, (name, settings) in POLICIES.items():
-            spec = read_config(MODELS / f"{model}.json")
+            spec = read_model(read_config(MODELS / f"{model}.json"), source=model)
             arena = ArenaConfig(
                 memory=memory, page_tokens=PAGE, context_tokens=131072, max_running=4, mirrors=False,
                 state_share=0.5 if grid else None,

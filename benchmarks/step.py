@@ -1,11 +1,11 @@
 """A whole serving step, overlap on: ``python benchmarks/step.py [--json] [--quick] [--page-size N ...]``.
 
-256 running requests of three kinds (state, a window of 128, full attention), 2 % replaced by 512-token prompts in every
-step, admission asked, each forward launched before the one before it is processed. First without a prefix cache, then
-with one: keys, match, checkpoints every 64 tokens, inserts, locks, and evictions, since the arena is full by then. Then
-the same with 1,024 and 4,096 running at page size 16; and the loop itself (``Scheduler.step``), its queue, records and
-runner included. Beside them SGLang's released allocator, without a prefix cache, and vLLM's manager on whole models with
-its own on.
+256 running requests of three kinds (state, a window of 128, full attention), 2 % replaced by 512-token prompts in
+every step, admission asked, each forward launched before the one before it is processed. First without a prefix cache,
+then with one: keys, match, checkpoints every 64 tokens, inserts, locks, and evictions, since the arena is full by then.
+Then the same with 1,024 and 4,096 running at page size 16; and the loop itself (``Scheduler.step``), its queue, records
+and runner included. Beside them SGLang's released allocator, without a prefix cache, and vLLM's manager on whole models
+with its own on.
 
 Microseconds of the thread's CPU time, medians, the sides in turn, garbage collection off; bytes are neither zeroed nor
 copied. Goals: ``peers/table.py``.

@@ -7,7 +7,7 @@ behind and is skipped when its turn comes.
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -24,7 +24,9 @@ _SPLITS = attrs.validators.instance_of(bool)
 class Order(Protocol):
     """Ranks pieces: the least goes first. ``floor`` is the value at which it was ranked, see ``Worth``."""
 
-    def rank(self, piece: Piece, floor: float) -> tuple[Any, ...]: ...
+    ages: bool
+
+    def rank(self, piece: Piece, floor: float) -> tuple[float, ...]: ...
 
 
 @attrs.frozen
@@ -33,11 +35,12 @@ class Lru:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "lru"
+    ages = False
 
     def open(self) -> Victims:
         return RankedVictims(self)
 
-    def rank(self, piece: Piece, floor: float) -> tuple[Any, ...]:
+    def rank(self, piece: Piece, floor: float) -> tuple[float, ...]:
         """When it was used last."""
         return (piece.used,)
 
@@ -48,11 +51,12 @@ class Lfu:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "lfu"
+    ages = False
 
     def open(self) -> Victims:
         return RankedVictims(self)
 
-    def rank(self, piece: Piece, floor: float) -> tuple[Any, ...]:
+    def rank(self, piece: Piece, floor: float) -> tuple[float, ...]:
         """How often it was started from, then when it was used last."""
         return (piece.hits, piece.used)
 
@@ -63,11 +67,12 @@ class Priority:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "priority"
+    ages = False
 
     def open(self) -> Victims:
         return RankedVictims(self)
 
-    def rank(self, piece: Piece, floor: float) -> tuple[Any, ...]:
+    def rank(self, piece: Piece, floor: float) -> tuple[float, ...]:
         """The priority that it came with, then when it was used last."""
         return (piece.priority, piece.used)
 
@@ -83,11 +88,12 @@ class Worth:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "worth"
+    ages = True
 
     def open(self) -> Victims:
         return RankedVictims(self)
 
-    def rank(self, piece: Piece, floor: float) -> tuple[Any, ...]:
+    def rank(self, piece: Piece, floor: float) -> tuple[float, ...]:
         """What it is worth, -1 where that is nothing; then when it was used last."""
         if not piece.tokens:
             return (-1.0, piece.used)
@@ -102,60 +108,68 @@ class RankedVictims:
                                    is ranked anew, and the next one looked at.
                     3. remove      its rank is stale.
     Always:  the heap has the last rank of every piece, and at most as many stale ones + STALE_MAX
+    A rank ends with its piece's key. Where values age, the floor at which each piece was ranked is kept beside.
     """
 
     def __init__(self, order: Order) -> None:
         self._rank = order.rank
-        self._items: dict[int, tuple[Any, ...]] = {}
-        self._heap: list[tuple[Any, ...]] = []
+        self._ranks: dict[int, tuple[float, ...]] = {}
+        self._heap: list[tuple[float, ...]] = []
+        self._floors: dict[int, float] | None = {} if order.ages else None
         self._floor = 0.0
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._ranks)
 
     def add(self, key: int, piece: Piece) -> None:
         """This piece may go from here on."""
-        invariant("eviction.piece_is_there_already", key not in self._items, key=key)
-        self._put(key, piece, self._floor)
+        invariant("eviction.piece_is_there_already", key not in self._ranks, key=key)
+        self._put(key, (*self._rank(piece, self._floor), key), self._floor)
 
     def touch(self, key: int, piece: Piece, *, used: bool) -> None:
         """What is known of a piece has changed."""
-        rank, _, floor = self._items[key]
-        if used or self._rank(piece, floor) != rank:
-            self._put(key, piece, self._floor if used else floor)
+        floor = self._floor if used or self._floors is None else self._floors[key]
+        rank = (*self._rank(piece, floor), key)
+        if rank != self._ranks[key]:
+            self._put(key, rank, floor)
 
     def remove(self, key: int) -> None:
         """This piece may not go, or has gone with another."""
-        del self._items[key]
+        del self._ranks[key]
         self._tidy()
 
     def pop(self, look: Callable[[int], Piece]) -> int | None:
         """Remove and return the piece that goes first; None where there is none."""
-        items, heap, looks = self._items, self._heap, LOOKS_MAX
+        ranks, heap, floors, looks = self._ranks, self._heap, self._floors, LOOKS_MAX
         while heap:
-            item = heappop(heap)
-            rank, key, floor = item
-            if items.get(key) is not item:
+            rank = heappop(heap)
+            key = int(rank[-1])
+            if ranks.get(key) is not rank:
                 continue
             if looks:
                 looks -= 1
-                now = look(key)
-                if self._rank(now, floor) > rank:
+                floor = 0.0 if floors is None else floors[key]
+                now = (*self._rank(look(key), floor), key)
+                if now > rank:
                     self._put(key, now, floor)
                     continue
-            del items[key]
-            self._floor = max(self._floor, float(rank[0]))
+            del ranks[key]
+            if floors is not None:
+                self._floor = max(self._floor, rank[0])
             return key
         return None
 
-    def _put(self, key: int, piece: Piece, floor: float) -> None:
-        item = (self._rank(piece, floor), key, floor)
-        self._items[key] = item
-        heappush(self._heap, item)
+    def _put(self, key: int, rank: tuple[float, ...], floor: float) -> None:
+        self._ranks[key] = rank
+        heappush(self._heap, rank)
+        if self._floors is not None:
+            self._floors[key] = floor
         self._tidy()
 
     def _tidy(self) -> None:
         """Forget stale ranks once there are as many as pieces."""
-        if len(self._heap) > 2 * len(self._items) + STALE_MAX:
-            self._heap = list(self._items.values())
+        if len(self._heap) > 2 * len(self._ranks) + STALE_MAX:
+            self._heap = list(self._ranks.values())
             heapify(self._heap)
+            if self._floors is not None:
+                self._floors = {key: self._floors[key] for key in self._ranks}

@@ -23,6 +23,7 @@ QUICK = {
     "fill": ["--quick"],
     "scale": ["--quick"],
     "overlap": ["--quick", "--page-size", "16"],
+    "prefix": ["--quick"],
 }
 
 

@@ -1,4 +1,4 @@
-"""Requests that share prefixes over a tree, by the rules: lock what you read, insert what you wrote, unlock at the end."""
+"""Requests that share prefixes over a tree: they lock what they read, insert what they wrote, and unlock at the end."""
 
 from typing import Any
 

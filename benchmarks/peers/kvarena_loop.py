@@ -21,6 +21,9 @@ OUTPUT_MAX = 100
 """Outputs of 1 to 100 tokens: 2 % of the requests end in a step."""
 
 KEPT = 1024
+WAITING = 8
+"""So many requests wait, in the queue or for their time."""
+
 VOCABULARY = 100_000
 
 
@@ -70,7 +73,7 @@ class LoopStep:
 
     def __call__(self) -> Readings:
         """One iteration."""
-        while self.loop.running + self.loop.waiting < self.running:
+        while self._next - self.loop.counts.done < self.running + WAITING:
             request = Request(self._next, self.loop.now, PROMPT, int(self._random.integers(1, OUTPUT_MAX)))
             self.runner.draw(request)
             self.loop.submit(request)

@@ -174,6 +174,7 @@ class Admission(Promises):
                 self._unlock(reading)
         return made
 
+    @capacity_decision
     def room_for(self, units: Demand) -> bool:
         """Let the cache evict until so many more units fit beside what was promised; whether they do.
 
@@ -181,6 +182,7 @@ class Admission(Promises):
         """
         return self.room.make(tuple(map(add, units, self.promised())))
 
+    @capacity_decision
     def free_for(self, units: Demand) -> bool:
         """Let the cache evict until so many units fit that were promised already; whether they do."""
         return self.room.make(units)

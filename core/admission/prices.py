@@ -52,7 +52,7 @@ class Prices:
         if rows > self.sizing.context_tokens:
             return False
         least = self.demand(prompt_tokens, output_tokens, 0, purpose) if rule.arrives_whole else self._grown(rows)
-        return packs(self.plan, self.sizing.arena_bytes, least)
+        return self._packs(least)
 
     def never(self, prompt_tokens: int, output_tokens: int, purpose: Purpose = Purpose.CEILING) -> Never:
         """Why no empty arena serves such a request."""
@@ -67,6 +67,8 @@ class Prices:
 
     def clip(self, prompt_tokens: int, output_tokens: int) -> int:
         """The largest output, up to that asked for, with which the request fits alone; 0 if none does."""
+        if self.fits_alone(prompt_tokens, output_tokens):
+            return output_tokens
         return most(lambda output: self.fits_alone(prompt_tokens, output), output_tokens)
 
     def by_chunk(self, lengths: Lengths, purpose: Purpose, chunk_tokens: int) -> Demand:
@@ -108,7 +110,14 @@ class Prices:
         if not isinstance(purpose, Purpose):
             raise KvarenaError(f"the purpose is {purpose!r}; give a kvarena Purpose")
         charge = self.by_chunk((prompt_tokens, output_tokens, cached_tokens), purpose, self.chunk_tokens)
+        rows, is_whole = DEMAND_RULES[purpose].rows(prompt_tokens, output_tokens), self.output_fraction == 1.0
+        if is_whole and not cached_tokens and rows <= self.sizing.context_tokens and self._packs(charge):
+            return charge  # the least chunks need no more
         return charge if self.fits_alone(prompt_tokens, output_tokens, purpose) else None
+
+    def _packs(self, demand: Demand) -> bool:
+        """Whether an empty arena serves so much."""
+        return packs(self.plan, self.sizing.arena_bytes, demand)
 
     def _demand(
         self, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0, purpose: Purpose = Purpose.ADMIT

@@ -5,7 +5,6 @@ from operator import ge, sub
 from typing import Any
 
 from kvarena.chain.chain import Chain
-from kvarena.chain.estimates import capacity_decision
 from kvarena.planning.credit import credited
 from kvarena.planning.demand import Demand
 from kvarena.planning.pricing import feasible
@@ -38,7 +37,6 @@ class Room:
         """What the cache could give back, per sub-pool; None without a cache."""
         return None if self.cache is None else tuple(self.cache.evictable())
 
-    @capacity_decision
     def look(self, wanted: Demand, reading: Any = None) -> int:
         """Does this fit, with the entry ``reading`` locked? Nothing changes, and nothing is evicted."""
         snapshot, evictable = self.chain.snapshot(), None
@@ -67,7 +65,6 @@ class Room:
         self._refuse(_net(wanted, kept))
         return NO
 
-    @capacity_decision
     def make(self, wanted: Demand) -> bool:
         """Let the cache evict until this fits; whether it does. Nothing is evicted where it cannot."""
         found = self.look(wanted)
@@ -76,7 +73,6 @@ class Room:
             return self.chain.feasible(wanted)
         return found == NOW
 
-    @capacity_decision
     def fits_with(self, wanted: Demand, frees: Demand) -> bool:
         """Whether this would fit once so many live units per sub-pool were freed."""
         return feasible(credited(self.chain.snapshot(), frees), wanted)

@@ -17,7 +17,7 @@ from kvarena.terms.fields import Layout
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Lifetime
 from kvarena.terms.marks import PROJECT
-from kvarena.terms.ports import Policies
+from kvarena.terms.ports import Eviction, Policies
 
 
 class _Sort(NamedTuple):
@@ -98,14 +98,15 @@ def make_policies(catalog: Catalog, config: PoliciesConfig, source: str = "") ->
     return Policies(*made)
 
 
-def make_eviction(catalog: Catalog, config: PrefixConfig, source: str = "") -> Any:
+def make_eviction(catalog: Catalog, config: PrefixConfig, source: str = "") -> Eviction:
     """The policy that ``[prefix] eviction`` names: which entry of a prefix cache goes first.
 
     Raises:
         ConfigError: a policy of another sort, or a setting that it does not have.
         PluginError: no usable policy has the name.
     """
-    return _policy(catalog, "prefix.eviction", config.eviction, source)
+    policy: Eviction = _policy(catalog, "prefix.eviction", config.eviction, source)
+    return policy
 
 
 def _policy(catalog: Catalog, role: str, choice: Choice, source: str) -> Any:
@@ -114,7 +115,7 @@ def _policy(catalog: Catalog, role: str, choice: Choice, source: str) -> Any:
     made, sort = make(catalog, "policies", choice, place), _ROLES[role]
     if not sort.fits(made):
         fit = [name for name in catalog.names("policies") if sort.fits(_loaded(catalog, name))]
-        lack = f"has no method {sort.has!r}" if not hasattr(made, sort.has) else "is of another sort"
+        lack = f"has no {sort.has!r}" if not hasattr(made, sort.has) else "is of another sort"
         raise ConfigError(f"{place}: {choice.name!r} is no {sort.word}, it {lack}; choose one of: {', '.join(fit)}")
     return made
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvarena.bands.unit_ids import within
 from kvarena.chain.minters import Bands
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.invariants import invariant
@@ -38,15 +39,17 @@ class Handed:
     def check_freed(self, ids: IntArray) -> None:
         """Each of these ids was handed over and is named once."""
         count = len(self._is_handed)
-        known = not len(ids) or 0 <= ids.min() <= ids.max() < count
-        invariant("storage.free_of_unknown_page", known, ids=ids, ids_in_all=count)
-        invariant("storage.free_of_page_not_handed_over", self._is_handed[ids].all(), ids=ids)
+        invariant("storage.free_of_unknown_page", within(ids, count), ids=ids, ids_in_all=count)
+        invariant("storage.free_of_page_not_handed_over", self._are_handed(ids), ids=ids)
         invariant("storage.free_of_page_twice", is_once(ids), ids=ids)
 
     def check_read(self, ids: IntArray, *, asked_by: str) -> None:
         """Each of these ids was handed over and is named once, those aside that are ``UNBOUND``."""
-        ids = ids[ids != UNBOUND]
-        known = not len(ids) or 0 <= ids.min() <= ids.max() < len(self._is_handed)
-        handed = known and self._is_handed[ids].all()
+        if ids.min(initial=0) < 0:
+            ids = ids[ids != UNBOUND]
+        handed = within(ids, len(self._is_handed)) and self._are_handed(ids)
         invariant("storage.read_of_page_not_handed_over", handed, ids=ids, asked_by=asked_by)
         invariant("storage.read_of_page_twice", is_once(ids), ids=ids, asked_by=asked_by)
+
+    def _are_handed(self, ids: IntArray) -> bool:
+        return bool(np.count_nonzero(self._is_handed[ids]) == len(ids))

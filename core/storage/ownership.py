@@ -33,6 +33,7 @@ class Ownership:
         """Changes with what rows have, where ``chain.epoch`` does not."""
         self.pages = Handed(maps.chain.bands, owner)
         self.slots = Handed(maps.chain.bands, maps.slots_name)
+        self.ids_retire = bool(retirements) and not never_retires(retirements[-1])
         self._counted = tuple(pool for pool in retirements if not pool.in_order)
         self._staying = [pool.column for pool in retirements if never_retires(pool)]
         self._slots_column = maps.chain.plan.names.index(maps.slots_name) if maps.slots_name is not None else -1
@@ -94,7 +95,7 @@ class Ownership:
         self.forget(row, self.gone_of(taken))
         table.hand(row, stop)
         self.version += 1
-        ids: IntArray = taken[taken != UNBOUND]
+        ids: IntArray = taken[taken != UNBOUND] if self.ids_retire else taken.copy()
         self.pages.add(ids)
         return ids
 
@@ -102,7 +103,7 @@ class Ownership:
         """The row is open, waits for no load or receive, and may give pages or slots away. Nothing changes."""
         self._maps.check_current()
         table = self._maps.table
-        invariant("storage.hand_over_of_free_row", table.is_open(np.array([row])), row=row, asked_by=asked_by)
+        invariant("storage.hand_over_of_free_row", table.has_open(row), row=row, asked_by=asked_by)
         if table.away.count:
             table.away.check_none(np.array([row]), asked_by=asked_by, drafting=True)
 
@@ -131,7 +132,7 @@ class Ownership:
         self.pages.check_freed(ids)
         if self._owner is not None:
             self._maps.chain.free_all({self._owner: ids})
-            if not never_retires(self._retirements[-1]):
+            if self.ids_retire:
                 self._unlist(ids)
         self.pages.drop(ids)
 
@@ -146,7 +147,7 @@ class Ownership:
         """
         table, size = self._maps.table, self._maps.paging.tokens
         pieces = list(pieces)
-        invariant("storage.free_of_free_row", table.is_open(np.array([row])), row=row)
+        invariant("storage.free_of_free_row", table.has_open(row), row=row)
         if table.away.count:
             table.away.check_none(np.array([row]), asked_by="ownership.free_rows")
         invariant("storage.free_of_rows_with_gaps", all(piece.step == 1 for piece in pieces), row=row, pieces=pieces)

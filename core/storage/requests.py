@@ -85,6 +85,10 @@ class RequestTable:
         """Whether every one of these rows is in use."""
         return within(rows, len(self._open)) and bool(np.count_nonzero(self._open[rows]) == len(rows))
 
+    def has_open(self, row: int) -> bool:
+        """Whether this row is in use."""
+        return bool(0 <= row < len(self._open) and self._open[row])
+
     def are_distinct(self, rows: IntArray) -> bool:
         """Whether no row stands twice in a batch: the last mark on a row that does is another's."""
         places = self._row_numbers[: len(rows)]

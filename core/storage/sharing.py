@@ -53,8 +53,9 @@ class Sharing:
         self._maps.check_current()
         table, size = self._maps.table, self._maps.paging.tokens
         ids, tokens = line(ids, "sharing.start: ids"), whole(tokens, "sharing.start: tokens")
-        invariant("storage.start_of_free_row", table.is_open(np.array([row])), row=row)
-        table.away.check_none(np.array([row]), asked_by="sharing.start")
+        invariant("storage.start_of_free_row", table.has_open(row), row=row)
+        if table.away.count:
+            table.away.check_none(np.array([row]), asked_by="sharing.start")
         empty = not table.lengths[row] and not table.page_counts[row]
         invariant("storage.start_of_used_row", empty, row=row, length=int(table.lengths[row]))
         self._ownership.pages.check_read(ids, asked_by="sharing.start")
@@ -63,12 +64,7 @@ class Sharing:
         whole_pages = tokens == len(ids) * size if self._owner is not None else tokens >= 0
         invariant("storage.start_splits_a_page", whole_pages, tokens=tokens, pages=len(ids), page_tokens=size)
         self._growth.check_length(tokens)
-        bands = self._maps.chain.bands
-        lacking = [
-            pool.name
-            for pool in self._retirements
-            if not bands[pool.name].ids.is_bound(ids[pool.needed(tokens, len(ids))]).all()
-        ]
+        lacking = [pool.name for pool in self._retirements if self._lacks(pool, ids, tokens)]
         invariant("storage.start_without_its_pages", not lacking, row=row, tokens=tokens, sub_pools=lacking)
         table.start(row, ids, tokens)
         self._ownership.version += 1
@@ -104,12 +100,15 @@ class Sharing:
         if self._owner is None or not len(ids):
             return
         mine, gone = own[own != UNBOUND], self._ownership.gone_of(own)
-        chain.minters[self._owner].check_free(mine)
-        for pool in self._retirements:
-            band = chain.bands[pool.name].ids
-            if pool.name != self._owner:
-                only_mine = (band.is_bound(own) & ~band.is_bound(ids)).nonzero()[0]
-                chain.rebind(pool.name, own[only_mine], ids[only_mine])
+        moves: dict[str, IntArray] = {}
+        for name in [pool.name for pool in self._retirements if not pool.mints]:
+            only_mine = (self.bound(name, own) & ~self.bound(name, ids)).nonzero()[0]
+            if len(only_mine):
+                moves[name] = only_mine
+        if moves:  # what is checked before a free has to hold before the first of these too
+            chain.minters[self._owner].check_free(mine)
+        for name, only_mine in moves.items():
+            chain.rebind(name, own[only_mine], ids[only_mine])
         chain.free_all({self._owner: mine})
         self._ownership.forget(row, gone)
         table.hand(row, stop, np.where(own == UNBOUND, UNBOUND, ids))  # what retired here is not read again
@@ -199,6 +198,12 @@ class Sharing:
         """No forward is open: what it reads and writes is found by the rows until it is recorded."""
         steps = self._maps.chain.ledger.steps
         invariant("forwards.change_before_record", not steps.is_open, asked=asked_by, launched=steps.launched)
+
+    def _lacks(self, pool: Retirement, ids: IntArray, tokens: int) -> bool:
+        """Whether a sub-pool has no page for one of these ids, all handed over, that a query at this length needs."""
+        if pool.mints and not self._ownership.ids_retire:  # then each id has its page there
+            return bool(ids.min(initial=0) < 0)
+        return not self._maps.chain.bands[pool.name].ids.is_bound(ids[pool.needed(tokens, len(ids))]).all()
 
     def _place(self, at: int) -> int:
         """A place of a row for a slot."""

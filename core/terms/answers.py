@@ -57,7 +57,7 @@ def _none() -> int:
 class Wait:
     """The request fits an empty arena but not now, and something will give memory back: ``until``, for people.
 
-    ``charge`` was asked for beside ``promised``: units per sub-pool, in chain order like ``names``; two answers with the
+    ``charge`` was asked for beside ``promised``: units per sub-pool, in chain order like ``names``; answers with the
     same sum are equal. ``longest`` finds ``largest_prompt`` among frozen values, when somebody asks for it.
     """
 

@@ -59,7 +59,7 @@ def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
             "trace": f"{len(requests)} requests of {config.trace.file.name}: {prompts:,} prompt tokens, "
             f"{outputs:,} to generate",
             "loop": f"chunks of {config.serving.chunk_tokens}, output_fraction {config.serving.output_fraction:g}, "
-            f"{_in_flight(storage)}{_sharing(storage)}",
+            f"{_in_flight(storage)}{_sharing(config, storage)}",
         }
     )
 
@@ -69,8 +69,8 @@ def _in_flight(storage: Storage) -> str:
     return f"{count} forwards in flight" if count else "one forward after another"
 
 
-def _sharing(storage: Storage) -> str:
-    if not storage.prefix.share:
+def _sharing(config: RunConfig, storage: Storage) -> str:
+    if not config.prefix.share:
         return ""
     grid = storage.sizing.limits.grid
     return ", prefixes shared" + ("" if grid is None else f", checkpoints every {grid} tokens")
@@ -118,7 +118,8 @@ def _cache_line(report: Report) -> dict[str, str]:
         return {}
     return {
         "prefixes": f"{cache.cached_tokens:,} of {cache.prompt_tokens:,} tokens were cached "
-        f"({100 * cache.hit_rate:.0f} %); {cache.checkpoints_taken:,} checkpoints of states, {cache.evictions:,} evictions"
+        f"({100 * cache.hit_rate:.0f} %); {cache.checkpoints_taken:,} checkpoints of states, "
+        f"{cache.evictions:,} evictions"
     }
 
 

@@ -32,7 +32,9 @@ def _prompt(
 ) -> tuple[int, ...]:
     tokens = own.integers(SPECIAL, vocabulary, request.prompt_tokens)
     size = request.block_tokens
-    for number, block in enumerate(request.prefix_ids or ()) if size is not None else ():
+    for number, block in enumerate(request.prefix_ids or ()):
+        if size is None:
+            break
         place = tokens[number * size : (number + 1) * size]
         place[:] = _draw((seed, BLOCK, block), size, vocabulary)[: len(place)]
     head = shared[: request.prompt_tokens]

@@ -63,7 +63,9 @@ class TreeCache:
         Raises:
             InvariantError: it can be read no more (see ``holds``); nothing has changed.
         """
-        node = self._node(entry, "lock")
+        node = node_of(entry)
+        if node is None:
+            fail("prefix_tree.lock_of_gone_entry", entry=entry)
         there = relaxed or not entry.lands or self._landings.deepest(node, entry.stop) == entry.stop
         invariant("prefix_tree.lock_of_gone_entry", there, entry=entry)
         if node.stop != entry.stop:
@@ -92,7 +94,9 @@ class TreeCache:
         Raises:
             InvariantError: it is locked itself, or was evicted; nothing has changed.
         """
-        node = self._node(entry, "drop")
+        node = node_of(entry)
+        if node is None:
+            fail("prefix_tree.drop_of_gone_entry", entry=entry)
         if node.stop != entry.stop:
             return
         invariant("prefix_tree.drop_of_locked_entry", not node.locks, entry=entry, locks=node.locks)
@@ -115,7 +119,9 @@ class TreeCache:
         Raises:
             InvariantError: the entry was evicted.
         """
-        node = self._node(entry, "touch")
+        node = node_of(entry)
+        if node is None:
+            fail("prefix_tree.touch_of_gone_entry", entry=entry)
         node.hits += 1
         node.used = self._tick()
         self._shelf.touch(node, used=True)
@@ -135,13 +141,6 @@ class TreeCache:
         """A use: later than all before it."""
         self._now += 1
         return self._now
-
-    def _node(self, entry: Entry, what: str) -> Node:
-        """The node that an entry's last page is in."""
-        node = node_of(entry)
-        if node is None:
-            fail(f"prefix_tree.{what}_of_gone_entry", entry=entry)
-        return node
 
     def _locked(self, entry: Entry) -> Node:
         """The node that a locked entry ends."""

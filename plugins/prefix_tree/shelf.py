@@ -79,7 +79,10 @@ class Shelf:
 
     def take(self, node: Node) -> None:
         """A node is gone."""
-        self.withdraw(node)
+        self.held.add(node, ALL, -1)
+        self.evictable.add(node, node.counted, -1)
+        if node.listed:
+            self._list(node, 0)
         self.nodes[node.number] = None
         self._unused.append(node.number)
         node.number = GONE
@@ -98,11 +101,13 @@ class Shelf:
 
     def settle(self, node: Node) -> None:
         """Locks or children of a node changed: what of it may go is counted and listed."""
-        counted = self.free_of(node)
-        if counted != node.counted:
-            self.evictable.add(node, counted & ~node.counted, 1)
-            self.evictable.add(node, node.counted & ~counted, -1)
+        counted, before = self.free_of(node), node.counted
+        if counted != before:
             node.counted = counted
+            if counted & ~before:
+                self.evictable.add(node, counted & ~before, 1)
+            if before & ~counted:
+                self.evictable.add(node, before & ~counted, -1)
         listed = self.pieces_of(node)
         if listed != node.listed:
             self._list(node, listed)
@@ -131,8 +136,11 @@ class Shelf:
 
     def touch(self, node: Node, *, used: bool) -> None:
         """What is known of a node's pieces has changed."""
-        for key in self._keys(node, node.listed):
+        key = 2 * node.number
+        if node.listed & (WHOLE | STATE):
             self.victims.touch(key, self.look(key), used=used)
+        if node.listed & ROWS:
+            self.victims.touch(key + 1, self.look(key + 1), used=used)
 
     # -- pieces
 
@@ -182,12 +190,14 @@ class Shelf:
 
     def _list(self, node: Node, listed: int) -> None:
         """These are the pieces of a node that may go."""
-        before, node.listed = node.listed, listed
-        for key in self._keys(node, before & ~listed):
+        before, key = node.listed, 2 * node.number
+        node.listed = listed
+        gone, new = before & ~listed, listed & ~before
+        if gone & (WHOLE | STATE):
             self.victims.remove(key)
-        for key in self._keys(node, listed & ~before):
+        if gone & ROWS:
+            self.victims.remove(key + 1)
+        if new & (WHOLE | STATE):
             self.victims.add(key, self.look(key))
-
-    def _keys(self, node: Node, pieces: int) -> list[int]:
-        keys = [2 * node.number] if pieces & (WHOLE | STATE) else []
-        return [*keys, 2 * node.number + 1] if pieces & ROWS else keys
+        if new & ROWS:
+            self.victims.add(key + 1, self.look(key + 1))

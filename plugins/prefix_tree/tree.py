@@ -105,10 +105,11 @@ class PrefixTree(TreeCache):
         """
         kinds = self._kinds
         stop = self._check(row, keys, tokens, state, priority)
-        raw = keys.tobytes() if len(keys) == tokens else keys[:tokens].tobytes()
         start = self._start(row, stop, namespace, after)
-        node, at = walk(start, raw, start.stop * kinds.page_bytes, kinds.page_bytes)
-        agreed = at // kinds.page_bytes
+        first = start.stop * kinds.page_tokens
+        raw = (keys if len(keys) == tokens and not first else keys[first:tokens]).tobytes()
+        node, at = walk(start, raw, 0, kinds.page_bytes)
+        agreed = start.stop + at // kinds.page_bytes
         handed = min(int(self._store.requests.handed[row]), stop)
         invariant("prefix_tree.insert_behind_a_gap", agreed >= handed, row=row, agreed=agreed, handed_over=handed)
         if node.stop != agreed:

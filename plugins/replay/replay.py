@@ -133,7 +133,7 @@ def replay(
             **attrs.asdict(settings.serving, filter=lambda field, _: field.name != "keep_forwards"),
             "forwards_in_flight": settings.forwards_in_flight,
         },
-        "prefix": _prefix(storage),
+        "prefix": _prefix(settings.prefix, storage),
         **summarize(report),
     }
     if settings.with_timings:
@@ -197,9 +197,8 @@ def _trace(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _prefix(storage: Storage) -> dict[str, Any] | None:
+def _prefix(prefix: PrefixConfig, storage: Storage) -> dict[str, Any] | None:
     """How prefixes are shared; None where they are not."""
-    prefix = storage.prefix
     if not prefix.share:
         return None
     return {

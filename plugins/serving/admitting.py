@@ -6,7 +6,8 @@
 4. where the head must wait, and what runs matters less: victims make room, if any choice of them does.
 """
 
-from kvarena.admission.admission import Admission, Asked, Victim
+from kvarena.admission.admission import Admission, Asked
+from kvarena.admission.preemption import Victim
 from kvarena.plugins.serving.counts import Counts
 from kvarena.plugins.serving.ends import Ends
 from kvarena.plugins.serving.job import Job

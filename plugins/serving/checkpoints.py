@@ -45,7 +45,8 @@ class Checkpoints:
 
     def due(self, rows: IntArray, stops: IntArray, kept_max: IntArray) -> IntArray:
         """The rows that complete a grid point whose tokens may be cached, as places in ``rows``."""
-        return ((stops % self.grid == 0) & (stops <= kept_max[rows])).nonzero()[0]
+        due: IntArray = ((stops % self.grid == 0) & (stops <= kept_max[rows])).nonzero()[0]
+        return due
 
     def prepare(self, rows: IntArray) -> None:
         """A slot for each of these rows' spare places, as far as there is room; the cache may have to evict."""
@@ -58,7 +59,7 @@ class Checkpoints:
     def copy(self, rows: IntArray, forward: Forward) -> IntArray:
         """Copy these rows' live states behind the forward's kernels. Returns the rows that had a slot for it."""
         slots = self._storage.requests.slots
-        ready = rows[slots[rows, SPARE] != UNBOUND]
+        ready: IntArray = rows[slots[rows, SPARE] != UNBOUND]
         if len(ready):
             self._storage.copies.copy_state(slots[ready, LIVE], slots[ready, SPARE], forward)
         return ready

@@ -54,6 +54,7 @@ class Job:
     ``shares``: it reads from the prefix cache and leaves there what it makes.
     ``entry`` of the prefix cache is locked while it runs; once ``relaxed``, only for its path. ``kept``: how many of
     its tokens the cache has; ``kept_max``: how many it may have. ``pending``: its checkpoints in flight.
+    ``cut``: where others have its tokens, and cannot be landed: it makes a landing there.
     """
 
     request: Request
@@ -75,6 +76,7 @@ class Job:
     relaxed: bool = False
     kept: int = 0
     kept_max: int = 0
+    cut: int = 0
     pending: list[Pending] = attrs.Factory(list)
     trials: list[Trial] = attrs.Factory(list)
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from kvarena.assembly.config import PrefixConfig
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan
 from kvarena.plugins.serving.job import Job, Pending, Trial
@@ -26,7 +25,10 @@ from kvarena.terms.ports import Cache, IntArray
 
 
 class Match(Protocol):
-    """Where a request can start: ``tokens`` of it are there, in pages ``ids``, with a ``state`` where there is one."""
+    """Where a request can start: ``tokens`` of it are there, in pages ``ids``, with a ``state`` where there is one.
+
+    ``agreed`` tokens, as many or more, are in the cache.
+    """
 
     @property
     def entry(self) -> Any: ...
@@ -39,6 +41,9 @@ class Match(Protocol):
 
     @property
     def state(self) -> int | None: ...
+
+    @property
+    def agreed(self) -> int: ...
 
     @property
     def origin(self) -> Any: ...
@@ -120,7 +125,7 @@ class Prefixes:
         self.cache = cache
         self.kept_max: IntArray = np.zeros(len(storage.requests), dtype=np.int64)
         self._storage = storage
-        self._config: PrefixConfig = storage.prefix
+        self._outputs = storage.prefix is None or storage.prefix.cache_outputs
         self._runner = runner
         self._running = running
         self._origins = origins
@@ -136,12 +141,16 @@ class Prefixes:
     def match(self, job: Job) -> Match | None:
         """What the cache has of a job's tokens; None where it is not to be cached, or nothing is there."""
         keys = self._runner.keys(job.request, job.known_tokens) if job.shares else None
+        job.kept_max = job.cut = 0
         if keys is None:
-            job.kept_max = 0
             return None
-        outputs = job.outputs if self._config.cache_outputs else 0
+        outputs = job.outputs if self._outputs else 0
         job.kept_max = job.request.prompt_tokens + outputs
         found = self.cache.match(keys, namespace=job.request.namespace)
+        grain = self._grid or self._page
+        branch = found.agreed // grain * grain
+        if found.tokens < branch <= job.kept_max and not (self._slots and self._grid is None):
+            job.cut = branch
         return found if found.entry is not None else None
 
     def begin(self, begun: Sequence[Begun]) -> None:

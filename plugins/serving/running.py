@@ -16,15 +16,15 @@ class Running:
     Arrays by row. ``known``: the tokens that are known or being sampled; a row whose length is there has nothing to
     do. ``most``: the rows that it will ever write. ``prompts``: the tokens that had to be forwarded when it started.
     ``done``: the rows of forwards that were processed. ``stamp``: 0, or a number that no other job has had, so that a
-    result is told from one of the row's next job.
+    result is told from one of the row's next job. ``cut``: where a chunk of the prompt is cut in two; 0: nowhere.
     """
 
     def __init__(self, rows: int, grid: int | None) -> None:
         self.jobs: dict[int, Job] = {}
         self.requests = np.full(rows, None, dtype=np.object_)
-        columns = np.zeros((8, rows), dtype=np.int64)
+        columns = np.zeros((10, rows), dtype=np.int64)
         self.known, self.most, self.prompts, self.done, self.generated, self.outputs = columns[:6]
-        self.chunk, self.stamp = columns[6:]
+        self.chunk, self.stamp, self.cut, self._after_cut = columns[6:]
         self._grid = grid
         self._stamps = 0
         self._order: IntArray = np.empty(0, dtype=np.int64)
@@ -44,6 +44,7 @@ class Running:
         self.most[row] = job.request.prompt_tokens + job.outputs - 1
         self.generated[row], self.outputs[row] = job.generated, job.outputs
         self.done[row], self.chunk[row], self.stamp[row] = done, chunk_tokens, self._stamps
+        self.cut[row], self._after_cut[row] = job.cut, 0
         self._joined.append(row)
 
     def remove(self, row: int) -> Job:
@@ -79,17 +80,28 @@ class Running:
         if rest.max(initial=0) <= 1:
             stops, chosen = known, rest > 0
         else:
-            stops = chunk_stops(starts, known, self.chunk[rows], self._grid)
+            stops = self._cut(rows, starts, chunk_stops(starts, known, self.chunk[rows], self._grid))
             prefills = np.where(rest > 1, stops - starts, 0)
             chosen = (rest == 1) | ((rest > 1) & (prefills.cumsum() <= step_tokens))
         if chosen.all():
             return rows, stops
         return rows[chosen], stops[chosen]
 
+    def _cut(self, rows: IntArray, starts: IntArray, stops: IntArray) -> IntArray:
+        """Chunks with a cut in them stop there; the next one has the rest, so that no step holds more than without."""
+        cuts = self.cut[rows]
+        if cuts.any():
+            after = self._after_cut[rows]
+            stops = np.where((starts == cuts) & (after > 0), after, stops)
+            inside = (starts < cuts) & (cuts < stops)
+            self._after_cut[rows[inside]] = stops[inside]
+            stops = np.where(inside, cuts, stops)
+        return stops
+
     def launched(self, rows: IntArray, stops: IntArray) -> Flags:
         """These rows are forwarded to these lengths; which of them sample their next token thereby."""
         known = self.known[rows]
-        samples = stops == known
+        samples: Flags = stops == known
         self.known[rows] = np.minimum(known + samples, self.most[rows])
         return samples
 

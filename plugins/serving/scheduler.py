@@ -210,16 +210,17 @@ class Scheduler:
     # -- arrivals
 
     def _arrive(self) -> None:
-        """Whose time has come is queued; or refused at once, where no empty arena could serve it."""
+        """Whose time has come is queued, clipped to what memory holds; or refused at once, where it holds no output."""
         while self._arriving and self._arriving[0][0] <= self.now:
             job = self._jobs[heapq.heappop(self._arriving)[1]]
             request = job.request
             job.queued_at_step = self.counts.steps
-            outputs = self.admission.clip(request.prompt_tokens, request.output_tokens)
-            if not outputs:
-                self._ends.refuse(job, str(self.admission.never(request.prompt_tokens, request.output_tokens)))
-                continue
-            if outputs < request.output_tokens:
+            never = self.admission.never(request.prompt_tokens, request.output_tokens)
+            if never is not None:
+                outputs = self.admission.clip(request.prompt_tokens, request.output_tokens)
+                if not outputs:
+                    self._ends.refuse(job, str(never))
+                    continue
                 job.outputs = outputs
                 self.counts.clipped += 1
                 _log.info("request_clipped", request=request.id, asked=request.output_tokens, output_tokens=outputs)
@@ -261,7 +262,8 @@ class Scheduler:
         batch, valid, ended = landed.batch, landed.valid, landed.ended()
         rows, starts, stops, samples = batch.rows, batch.starts, batch.stops, batch.samples
         if not valid.all():
-            rows, starts, stops, samples, ended = (some[valid] for some in (rows, starts, stops, samples, ended))
+            rows, starts, stops = rows[valid], starts[valid], stops[valid]
+            samples, ended = samples[valid], ended[valid]
         if self.config.keep_forwards:
             pieces = (starts.tolist(), stops.tolist(), samples.tolist())
             for row, *piece in zip(rows.tolist(), *pieces, strict=True):

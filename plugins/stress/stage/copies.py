@@ -167,8 +167,9 @@ class Copies:
         """The copy goes on its stream; how many units it moves."""
         props, transport = self._props, self._transport(copy)
         request = transport.request
-        if request is not None and props.requests.get(request.name) is not request:
-            targets = {}  # its row was closed: the storage says so
+        is_gone = request is not None and props.requests.get(request.name) is not request
+        if is_gone or transport.copy.state != "made":
+            targets = {}  # its row was closed, or it is on its stream: the storage says so
         elif transport.is_load:
             targets = self._fill(transport)
         else:

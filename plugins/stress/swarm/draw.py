@@ -21,6 +21,8 @@ class Draw:
         self.has_state = any(table.get("lifetime") == "state" for table in world.storage["layers"])
         self.page = int(world.storage["arena"].get("page_tokens") or 16)
         self.few = 3 * self.page
+        self.reach = max((int(table.get(table["lifetime"], 0)) for table in world.storage["layers"]), default=0)
+        """The longest window: what lies further back is needed by nobody but a cache."""
         prefix = world.storage.get("prefix") or {}
         self.grid = self._grid_of(prefix) if self.has_state and prefix.get("share") else 0
         self.rng = random.Random(world.seed + 1)
@@ -31,6 +33,10 @@ class Draw:
         if prefix.get("strategy") == "no_buffer":
             return 0
         return int(prefix.get("checkpoint_tokens") or -(-64 // self.page) * self.page)
+
+    def at_grid(self, length: int) -> int:
+        """The last point of the grid up to a length; the length itself where there is no grid."""
+        return length // self.grid * self.grid if self.grid else length
 
     def name(self, letter: str) -> str:
         """A name that nobody had."""

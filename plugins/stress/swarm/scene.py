@@ -191,6 +191,11 @@ class Scene:
     def _cache(self, given: Mapping[str, Any], value: Any) -> None:
         self._guest(given["request"]).reads = value if isinstance(value, int) else 0
 
+    def _checkpoint(self, given: Mapping[str, Any], value: Any) -> None:
+        if value in ("cached", "taken"):
+            guest = self._guest(given["request"])
+            guest.reads = guest.length
+
     def _not_waiting(self, name: str) -> None:
         if name in self.wishes:
             self.wishes.remove(name)
@@ -303,6 +308,7 @@ _NOTES = {
     "match": Scene._match,
     "start": Scene._start,
     "cache": Scene._cache,
+    "checkpoint": Scene._checkpoint,
     "relax": Scene._relax,
     "reserve": Scene._reserve,
     "commit": Scene._commit,

@@ -77,9 +77,19 @@ def copied(draw: Draw) -> list[Op]:
 
 
 def relax(draw: Draw) -> list[Op]:
-    """A request has moved past what it started from, or somebody says so too early."""
-    guest = draw.pick([guest for guest in draw.scene.ready() if guest.reads and guest.length > guest.reads])
-    return [Op("relax", {"request": guest.name})] if guest else []
+    """A request moves past what it started from and says so, or says so too early."""
+    reading = [guest for guest in _settled(draw) if guest.reads and not guest.sending]
+    past = [guest for guest in reading if draw.at_grid(guest.length) >= guest.reads + draw.reach]
+    guest = draw.pick(past or reading)
+    if guest is None:
+        return []
+    says = Op("relax", {"request": guest.name})
+    length = guest.reads + draw.reach
+    length = -(-length // draw.grid) * draw.grid if draw.grid else length
+    if guest in past or length > draw.length_max or draw.chance(draw.world.misuse):
+        return [says]
+    forward = Op("launch", {"forward": draw.name("f"), "requests": [guest.name]})
+    return [*draw.room_for_a_forward(), Op("extend", {"to": {guest.name: max(length, guest.length)}}), forward, says]
 
 
 def shed(draw: Draw) -> list[Op]:

@@ -7,7 +7,7 @@ the numbers that they do it with.
 import functools
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -214,7 +214,9 @@ def _draw_storage(rng: random.Random, apart: random.Random, catalog: Catalog) ->
     }
     if apart.random() < SHARING_SHARE:
         arena.pop("slots_per_request", None)
+        arena["context_tokens"] = context = 2 * context
         drawn["prefix"] = _draw_prefix(apart, page_tokens)
+        drawn["layers"] = _narrower(apart, layers, context // 4)
     arena["memory"] = _tight_memory(drawn, rng.uniform(1.2, 3.5), catalog)
     if has_state:
         del arena["state_slots"]
@@ -229,6 +231,17 @@ def _draw_prefix(rng: random.Random, page_tokens: int) -> dict[str, Any]:
         "checkpoint_tokens": page_tokens * rng.choice((1, 1, 2, 3)),
         "eviction": rng.choice(EVICTIONS),
     }
+
+
+def _narrower(rng: random.Random, layers: Sequence[dict[str, Any]], widest: int) -> list[dict[str, Any]]:
+    """The layers with windows so short that requests move past them."""
+    kept = {layer.get(layer["lifetime"], 0) for layer in layers}
+    short = [width for width in WINDOWS[:5] if width <= max(widest, WINDOWS[2]) and width not in kept]
+    rng.shuffle(short)
+    return [
+        {**layer, layer["lifetime"]: short.pop()} if layer.get(layer["lifetime"], 0) > widest else layer
+        for layer in layers
+    ]
 
 
 def _draw_layers(rng: random.Random, grain: int) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from storages import FULL, LONG, SHORT, STATE, Entries, nothing_changes, rows_of
 from kvarena.admission import room
 from kvarena.admission.admission import Admission
 from kvarena.chain.chain import Chain
+from kvarena.planning.pricing import feasible as of_pricing
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Refused, Wait
 
@@ -47,11 +48,11 @@ def admission_of(storage: Storage, cache: Entries | None) -> Admission:
 def questions(patch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """What is asked of pricing inside, by whatever way."""
     asked: list[object] = []
-    inner, of_chain = room.feasible, Chain.feasible
+    of_chain = Chain.feasible
 
     def feasible(snapshot: object, demand: object) -> bool:
         asked.append(demand)
-        return inner(snapshot, demand)  # type: ignore[arg-type]
+        return of_pricing(snapshot, demand)  # type: ignore[arg-type]
 
     def chain_feasible(chain: Chain, demand: tuple[int, ...]) -> bool:
         asked.append(demand)

@@ -1,18 +1,22 @@
 """A storage is built whole, or refused before anything is taken."""
 
 from pathlib import Path
+from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
-from kvarena.assembly.build import build_storage
-from kvarena.assembly.config import ArenaConfig, PoliciesConfig, StorageConfig
+from kvarena.assembly.build import build_storage, limits_of, plan_arena
+from kvarena.assembly.config import ArenaConfig, PoliciesConfig, PrefixConfig, StorageConfig
 from kvarena.backends.host import HostDevice
 from kvarena.layouts.mha import Mha
+from kvarena.planning.charges import Limits
+from kvarena.planning.plan import Plan
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.layers import Layer, Part
-from kvarena.terms.lifetimes import Chunk, Full, Window
+from kvarena.terms.lifetimes import Chunk, Full, Lifetime, State, Window
 
 
 def test_bookkeeping_beyond_the_machine_is_refused() -> None:
@@ -68,3 +72,66 @@ def test_a_strangers_policies_are_chosen_like_ours(tmp_path: Path, monkeypatch: 
     storage.close(rows[:1])
     assert [storage.flush() for _ in range(2)] == [2, 2], "the low end closes two holes a pass"
     storage.verify()
+
+
+def plan_of(*kinds: Lifetime, page_tokens: int = 16) -> Plan:
+    """One layer of each kind."""
+    layers = [Layer(index, (Part(Mha(kv_heads=1, head_dim=8), kind),)) for index, kind in enumerate(kinds)]
+    return plan_arena(layers, ArenaConfig(memory=1 << 20, page_tokens=page_tokens))
+
+
+@pytest.mark.req("CKP-1")
+@pytest.mark.parametrize(
+    ("kinds", "prefix", "expected"),
+    [
+        ((State(), Full()), {}, (64, 2, 0)),
+        ((State(), Full()), {"strategy": "extra_buffer_lazy"}, (64, 1, 1)),
+        ((State(), Full()), {"strategy": "no_buffer"}, (None, 1, 0)),
+        ((State(), Full()), {"share": False}, (None, 1, 0)),
+        ((State(), Full()), {"checkpoint_tokens": 96}, (96, 2, 0)),
+        ((State(128), Window(8), Full()), {}, (128, 2, 0)),
+        ((State(100), Full()), {}, (112, 2, 0)),  # the layers' own, raised to whole pages
+        ((State(128), Full()), {"checkpoint_tokens": 32}, (32, 2, 0)),
+        ((Window(8), Full()), {}, (None, 1, 0)),
+    ],
+)
+def test_the_grid_and_the_slots_follow_the_strategy(
+    kinds: tuple[Lifetime, ...], prefix: dict[str, Any], expected: tuple[int | None, int, int]
+) -> None:
+    """A grid where prefixes are shared and states kept on it; a slot more that is charged, or a place that is not."""
+    config = PrefixConfig(**{"share": True, **prefix})
+    limits = limits_of(ArenaConfig(memory=1 << 20), config, plan_of(*kinds))
+    assert (limits.grid, limits.slots_per_request, limits.spare_slots) == expected
+    assert limits_of(ArenaConfig(memory=1 << 20)) == Limits()
+
+
+@pytest.mark.req("BLD-3")
+def test_a_grid_that_cuts_pages_names_both_and_the_cure() -> None:
+    """Checkpoints lie at the ends of pages."""
+    config = PrefixConfig(share=True, checkpoint_tokens=50)
+    why = (
+        r"^q\.toml: prefix\.checkpoint_tokens: 50 is no multiple of the page size of 16 tokens "
+        r"\(arena\.page_tokens\); take 64, or leave it out$"
+    )
+    with pytest.raises(ConfigError, match=why):
+        limits_of(ArenaConfig(memory=1 << 20), config, plan_of(State(), Full()), source="q.toml")
+    config = attrs.evolve(config, share=False)  # then nothing is kept, and nothing refused
+    assert limits_of(ArenaConfig(memory=1 << 20), config, plan_of(State(), Full())).grid is None
+
+
+@pytest.mark.req("CKP-1")
+def test_a_storage_knows_what_its_config_says_of_prefixes() -> None:
+    """And is sized for it: rows have the places, requests are charged the slots, windows keep what the grid asks."""
+    layers = [
+        Layer(i, (Part(Mha(kv_heads=1, head_dim=8), kind),)) for i, kind in enumerate((State(), Window(8), Full()))
+    ]
+    prefix = PrefixConfig(share=True, checkpoint_tokens=32)
+    arena = ArenaConfig(memory=1 << 20, context_tokens=256, page_tokens=16)
+    storage = build_storage(layers, StorageConfig(arena=arena, backend="host", prefix=prefix))
+    assert storage.prefix is prefix
+    assert storage.sizing.limits.grid == 32
+    plain = build_storage(layers, StorageConfig(arena=arena, backend="host"))
+    assert storage.sizing.concurrency < plain.sizing.concurrency
+    assert storage.requests.slots.shape[1] == 2
+    storage.release()
+    plain.release()

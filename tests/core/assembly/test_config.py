@@ -7,7 +7,7 @@ from typing import Any, Literal
 import attrs
 import pytest
 
-from kvarena.assembly.config import ArenaConfig, ChecksConfig, Choice, StorageConfig, read_toml, structure
+from kvarena.assembly.config import ArenaConfig, ChecksConfig, Choice, PrefixConfig, StorageConfig, read_toml, structure
 from kvarena.assembly.structuring import SettingError
 from kvarena.terms.errors import ConfigError
 
@@ -29,6 +29,8 @@ def test_a_config_with_only_a_budget_has_sane_defaults() -> None:
         "lazy",
         "middle",
     )
+    assert config.prefix == PrefixConfig()
+    assert (config.prefix.share, config.prefix.strategy, config.prefix.eviction.name) == (False, "extra_buffer", "lru")
     assert config == StorageConfig(arena=ArenaConfig(memory="2GiB"))
 
 
@@ -69,6 +71,15 @@ def test_a_plugin_is_named_alone_or_with_its_settings() -> None:
         ({"checks": {"level": "strict"}}, "checks.level: must be a whole number, not 'strict'"),
         ({"checks": {"levl": 1}}, "checks.levl: unknown key; did you mean 'level'?"),
         ({"checks": 2}, "checks: must be a table of settings, not 2"),
+        ({"prefix": {"share": 1}}, "prefix.share: must be true or false, not 1"),
+        (
+            {"prefix": {"strategy": "buffer"}},
+            "prefix.strategy: unknown value 'buffer'; choose one of: no_buffer, extra_buffer, extra_buffer_lazy",
+        ),
+        ({"prefix": {"checkpoint_tokens": 0}}, "prefix.checkpoint_tokens: must be a whole number >= 1, not 0"),
+        ({"prefix": {"checkpoint_tokens": 1.5}}, "prefix.checkpoint_tokens: must be a whole number, not 1.5"),
+        ({"prefix": {"eviction": 3}}, "prefix.eviction: must be a name or a table with a name"),
+        ({"prefix": {"cache_output": True}}, "prefix.cache_output: unknown key; did you mean 'cache_outputs'?"),
         ({"polices": {}}, "polices: unknown key; did you mean 'policies'?"),
         ({"policies": {"holes": 3}}, "policies.holes: must be a name or a table with a name"),
         ({"policies": {"holes": {"order": "up"}}}, "policies.holes: must be a name or a table with a name"),

@@ -7,8 +7,8 @@ import pytest
 from kvarena.assembly import hookspecs
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog, Entry, installed_entries
-from kvarena.assembly.config import ArenaConfig, Choice, PluginsConfig, PoliciesConfig, StorageConfig
-from kvarena.assembly.loader import call_hook, declared_layers, hook_manager, make, make_policies
+from kvarena.assembly.config import ArenaConfig, Choice, PluginsConfig, PoliciesConfig, PrefixConfig, StorageConfig
+from kvarena.assembly.loader import call_hook, declared_layers, hook_manager, make, make_eviction, make_policies
 from kvarena.backends.host import HostDevice
 from kvarena.ledger.clearance import CLEARANCE, Answer, Cell, Extension, Hazard
 from kvarena.storage.checks import check_idle
@@ -119,8 +119,37 @@ def test_a_policy_of_another_sort_is_refused(catalog: Catalog) -> None:
     """A compaction policy cannot order holes; those that can are listed."""
     with pytest.raises(ConfigError) as caught:
         make_policies(catalog, PoliciesConfig(holes="lazy"), "q.toml")
-    why = "'lazy' is no hole order, it has no method 'open'; choose one of: nearest, recent"
+    why = "'lazy' is no hole order, it has no 'open'; choose one of: nearest, recent"
     assert str(caught.value) == f"q.toml: policies.holes: {why}"
+
+
+@pytest.mark.req("TRE-1")
+@pytest.mark.parametrize("name", ["lru", "lfu", "priority", "worth"])
+def test_an_eviction_policy_is_made_by_name(catalog: Catalog, name: str) -> None:
+    """With its settings; ``lru`` where none is named."""
+    assert make_eviction(catalog, PrefixConfig(eviction=name)).name == name
+    split = make_eviction(catalog, PrefixConfig(eviction={"name": name, "splits": False}))
+    assert (split.name, split.splits) == (name, False)
+    assert make_eviction(catalog, PrefixConfig()).name == "lru"
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "why"),
+    [
+        ("prefix.eviction", "nearest", "'nearest' is no eviction policy, it has no 'splits'; choose one of: "),
+        ("prefix.eviction", "lrv", "no policy is named 'lrv'; did you mean 'lru'?"),
+        ("policies.holes", "lru", "'lru' is no hole order, it is of another sort; choose one of: nearest, recent"),
+    ],
+)
+def test_what_chooses_entries_does_not_order_holes(catalog: Catalog, role: str, name: str, why: str) -> None:
+    """Nor the other way round, though both are opened; those that fit are listed."""
+    acts = {
+        "prefix.eviction": lambda: make_eviction(catalog, PrefixConfig(eviction=name), "q.toml"),
+        "policies.holes": lambda: make_policies(catalog, PoliciesConfig(holes=name), "q.toml"),
+    }
+    with pytest.raises((ConfigError, PluginError)) as caught:
+        acts[role]()
+    assert str(caught.value).startswith(f"q.toml: {role}: {why}")
 
 
 def declared(*tables: dict[str, object]) -> StorageConfig:

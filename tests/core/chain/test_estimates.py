@@ -146,7 +146,7 @@ class Spy:
     def evictable(self) -> tuple[int, ...]:
         """A cache."""
         self.look()
-        return (0, 9, 9)
+        return (0, 0, 9)
 
     def evict(self, enough: Callable[[], bool]) -> None:
         """Nothing is evicted."""
@@ -200,15 +200,18 @@ def spied(read: Callable[[Chain], object], checks: int) -> tuple[Chain, Spy]:
 
 @attrs.frozen
 class Nothing:
-    """What the rows of no storage hold."""
+    """What the rows of no storage hold: one runs, and has no unit yet."""
 
     sub_pools: int
     rows: int
     version = 0
+    open_count = 1
 
     def held(self) -> IntArray:
         """No unit."""
         return np.zeros((self.sub_pools, self.rows), dtype=np.int64)
+
+    charged = held
 
 
 def admission_of(chain: Chain, spy: Spy) -> Admission:

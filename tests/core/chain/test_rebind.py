@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvarena.backends.host import HostDevice
+from kvarena.bands.id_band import IdBand
 from kvarena.chain.chain import Chain
 from kvarena.ledger.clearance import RECEIVING, SENDING
 from kvarena.terms.errors import InvariantError, KvarenaError
@@ -122,9 +123,8 @@ def test_no_page_changes_its_id_between_a_launch_and_its_record() -> None:
 def test_a_sub_pool_without_bytes_changes_its_ids_too() -> None:
     """A stage that keeps no layer of a kind counts its ids all the same: each is its own page."""
     chain = chain_of(planned((Chunk(8), 3), (Window(6), 3)), 100)
-    owner = str(chain.plan.owner)
-    assert not chain.bands[owner].grid.unit_bytes
-    band = chain.bands[owner]
+    band = chain.bands[str(chain.plan.owner)]
+    assert isinstance(band, IdBand)
     band.take(ids(0, 1, 2))
     band.rebind(ids(0, 2), ids(5, 4))
     band.verify()

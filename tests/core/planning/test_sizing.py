@@ -1,11 +1,12 @@
 """One budget, solved: fixed points that are exact, floors that are named."""
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import Bytes
 
-from kvarena.planning.charges import Limits
+from kvarena.planning.charges import Charges, Limits
 from kvarena.planning.packing import packs, usable_range
 from kvarena.planning.plan import plan_storage
 from kvarena.planning.sizing import size_plan
@@ -212,3 +213,33 @@ def test_the_ids_of_an_owner_without_bytes_are_counted_and_charged():
     assert plan.owner == "ids"
     assert sizing.id_count == 2 * (sizing.arena_bytes // 8)
     assert sizing.fixed["id maps"] == 4 * 3 * (sizing.id_count + 1)
+
+
+@pytest.mark.req("DEM-3")
+@pytest.mark.req("SIZ-1")
+def test_a_request_is_sized_with_the_windows_that_checkpoints_keep():
+    """P=4, W=8: three pages without a grid, six on one of 16 tokens; so fewer requests fit."""
+    plan = hybrid()
+    plain = size_plan(plan, 4000, Limits(context_tokens=64, slots_per_request=2, mirrors=False))
+    grid = size_plan(plan, 4000, Limits(context_tokens=64, slots_per_request=2, mirrors=False, grid=16))
+    assert Charges(plan, 4000, plain.limits).per_request == (2, 3, 16)
+    assert Charges(plan, 4000, grid.limits).per_request == (2, 6, 16)
+    assert 0 < grid.concurrency < plain.concurrency
+
+
+def test_spare_places_are_charged_as_places_and_not_as_slots():
+    """A row has room for a slot that it may get; nobody is charged the slot."""
+    plan, limits = hybrid(), Limits(context_tokens=64, grid=16, max_running=4)
+    lazy = attrs.evolve(limits, spare_slots=1)
+    assert (limits.slot_places, lazy.slot_places) == (1, 2)
+    charges, spare = Charges(plan, 9000, limits), Charges(plan, 9000, lazy)
+    assert spare.per_request == charges.per_request == (1, 6, 16)
+    assert spare.fixed(4, 4000)["request rows"] == charges.fixed(4, 4000)["request rows"] + 4 * 5
+    assert spare.host_bytes(4, 4000) == charges.host_bytes(4, 4000) + 8 * 4
+
+
+@pytest.mark.parametrize(("wrong", "words"), [({"grid": 6}, "grid = 6"), ({"spare_slots": -1}, "spare_slots = -1")])
+def test_a_grid_or_spare_places_that_are_none_are_refused(wrong, words):
+    """With their name and value."""
+    with pytest.raises(PlanError, match=words):
+        size_plan(hybrid(), 4000, Limits(context_tokens=64, mirrors=False, **wrong))

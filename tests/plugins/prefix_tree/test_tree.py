@@ -4,8 +4,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from storages import CHAINS, FULL, SHORT, STATE, Tagged, assert_quiet, nothing_changes, opened, rows_of, simulated
-from storages import overlapped, process, run_forward, stepped, storage_of
+from storages import (
+    CHAINS,
+    FULL,
+    SHORT,
+    STATE,
+    Tagged,
+    assert_quiet,
+    nothing_changes,
+    opened,
+    overlapped,
+    process,
+    run_forward,
+    simulated,
+    stepped,
+    storage_of,
+)
 from trees import Reader, cached, keys_of, spelled, tree_of
 
 from kvarena.plugins.prefix_tree import PrefixTree

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from storages import CHAINS, assert_quiet, storage_of
 from trees import POLICIES, Reader, keys_of, tree_of
 
-from kvarena.plugins.prefix_tree import Match
 from kvarena.planning.demand import whole_pages
+from kvarena.plugins.prefix_tree import Match
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.ports import IntArray
 
@@ -48,6 +48,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.readers: list[Reader] = []
         self.sound: dict[int, bool] = {}  # whether a reader could be started from its entry when it locked it
         self.dropped = False
+        self.ends: set[Prefix] = set()  # where inserts ended, ever
         self.known: dict[Prefix, Known] = {}
         self.entries: list[tuple[Any, Prefix]] = []
         self.asked: list[tuple[Any, Prefix]] = []
@@ -212,14 +213,12 @@ class TreeMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_kept_in_vain(self) -> None:
-        """A window's page is kept where an insert ended behind it, for that landing."""
+        """A window's page is kept where an insert ended behind it, for that landing; if that is gone, it may go."""
         needed: dict[str, set[Prefix]] = {name: set() for name in getattr(self, "names", ())}
-        for (space, raw), known in getattr(self, "known", {}).items():
-            if known.is_end:
-                for pool in self.storage.plan.token_pools:
-                    stop = len(raw) // 8 // self.size
-                    for page in self.needed(pool.lifetime, stop):
-                        needed[pool.name].add((space, raw[: (page + 1) * self.size * 8]))
+        for space, raw in getattr(self, "ends", ()):
+            for pool in self.storage.plan.token_pools:
+                for page in self.needed(pool.lifetime, len(raw) // 8 // self.size):
+                    needed[pool.name].add((space, raw[: (page + 1) * self.size * 8]))
         for prefix, known in getattr(self, "known", {}).items():
             for pool in self.storage.plan.token_pools:
                 if pool.lifetime.retired(0, 60) and self.bound(pool.name, known.id) and not self.dropped:
@@ -275,6 +274,7 @@ class TreeMachine(RuleBasedStateMachine):
             assert there in (known.id, -1)
         last = self.known[self.prefix(reader, tokens // self.size - 1)]
         last.is_end = True
+        self.ends.add(self.prefix(reader, tokens // self.size - 1))
         if state_kept:
             assert last.state is None
             slots = set(self.storage.ownership.slots.ids().tolist())
