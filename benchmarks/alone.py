@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import attrs
 import numpy as np
-
 from mix import Load
 
 from kvarena.planning.demand import decode_demand

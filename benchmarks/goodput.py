@@ -197,13 +197,13 @@ def enough(played: Played) -> bool:
 def measure(model: Model, start: int) -> list[dict[str, Any]]:
     """The rows of one model: the four memories, their ratios, and what bound kvarena where it was still good."""
     ours = model.highest(KVARENA, start, enough)
-    tell(f"{model.name}: kvarena {scale_of(ours):.3f}")
+    tell(model, KVARENA, ours)
     page = model.highest(one_page(model.plan), ours, enough)
-    tell(f"{model.name}: one page size {scale_of(page):.3f}")
+    tell(model, one_page(model.plan), page)
     most = model.highest(clairvoyant(model.spec), ours, enough)
-    tell(f"{model.name}: clairvoyant {scale_of(most):.3f}")
+    tell(model, clairvoyant(model.spec), most)
     cut, fixed = model.best_split(max(0, ours - 12), enough)
-    tell(f"{model.name}: {cut.name} {scale_of(fixed):.3f}")
+    tell(model, cut, fixed)
     goodput = f"{model.name}: goodput, in times the rate of docs/goodput.md"
     rows = [
         beside(goodput, ours, cut.name, fixed, 1.3),
@@ -238,18 +238,17 @@ def explained(model: Model, step: int) -> list[dict[str, Any]]:
     return rows
 
 
-def tell(line: str) -> None:
-    """Progress, for who waits: a whole run takes long."""
-    print(line, file=sys.stderr, flush=True)
+def tell(model: Model, memory: Memory, step: int) -> None:
+    """Progress, for who waits: a whole run takes hours."""
+    kept = " · ".join(f"{phase} {100 * found:.1f} %" for phase, found in model.play(memory, step).kept.items())
+    print(f"{model.name}: {memory.name}: {scale_of(step):.3f} x, in time: {kept}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="one document of rows")
-    parser.add_argument(
-        "--quick", action="store_true", help="short phases, each memory once: figures mean little"
-    )
+    parser.add_argument("--quick", action="store_true", help="short phases, each memory once: figures mean little")
     parser.add_argument("--model", choices=MODELS, action="append", help="only this one, or these")
     parser.add_argument("--start", type=float, default=0.4, help="the scale at which the search begins")
     given = parser.parse_args()

@@ -76,7 +76,7 @@ def one_page(plan: Plan) -> Memory:
 def split(plan: Plan, share: float) -> Memory:
     """Two pools of fixed sizes: this share of the bytes for the first kind, the rest for the other."""
     first, second = plan.sub_pools
-    usable = ARENA_BYTES - first.unit_bytes - second.unit_bytes
+    usable = ARENA_BYTES - first.unit_bytes - 3 * second.unit_bytes  # the sinks, and what alignment costs
     units = max(1, round(share * usable / first.unit_bytes))
     rest = (usable - units * first.unit_bytes) // second.unit_bytes
     return Memory(f"static split, {100 * share:.3g} % {first.name}", caps={first.name: units, second.name: rest})

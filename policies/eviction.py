@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail
 from kvarena.terms.ports import Piece, Victims
 
 STALE_MAX = 1024
@@ -123,8 +123,13 @@ class RankedVictims:
 
     def add(self, key: int, piece: Piece) -> None:
         """This piece may go from here on."""
-        invariant("eviction.piece_is_there_already", key not in self._ranks, key=key)
-        self._put(key, (*self._rank(piece, self._floor), key), self._floor)
+        ranks, floors = self._ranks, self._floors
+        if key in ranks:
+            fail("eviction.piece_is_there_already", key=key)
+        ranks[key] = rank = (*self._rank(piece, self._floor), key)
+        heappush(self._heap, rank)
+        if floors is not None:
+            floors[key] = self._floor
 
     def touch(self, key: int, piece: Piece, *, used: bool) -> None:
         """What is known of a piece has changed."""
@@ -138,7 +143,7 @@ class RankedVictims:
         del self._ranks[key]
         self._tidy()
 
-    def pop(self, look: Callable[[int], Piece]) -> int | None:
+    def pop(self, look: Callable[[int], Piece] | None) -> int | None:
         """Remove and return the piece that goes first; None where there is none."""
         ranks, heap, floors, looks = self._ranks, self._heap, self._floors, LOOKS_MAX
         while heap:
@@ -146,7 +151,7 @@ class RankedVictims:
             key = int(rank[-1])
             if ranks.get(key) is not rank:
                 continue
-            if looks:
+            if looks and look is not None:
                 looks -= 1
                 floor = 0.0 if floors is None else floors[key]
                 now = (*self._rank(look(key), floor), key)

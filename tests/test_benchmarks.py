@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+HELPERS = {"rows", "mix", "alone", "memories"}
 ROW = {"case", "ours", "unit", "peer", "theirs", "goal"}
 QUICK = {
     "moves": ["--quick"],
@@ -24,12 +25,13 @@ QUICK = {
     "scale": ["--quick"],
     "overlap": ["--quick", "--page-size", "16"],
     "prefix": ["--quick"],
+    "goodput": ["--quick"],
 }
 
 
 def test_every_benchmark_is_tried() -> None:
     """A new script joins the table."""
-    assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*QUICK, "rows"}
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*QUICK, *HELPERS}
 
 
 @pytest.mark.parametrize("name", sorted(QUICK))

@@ -79,7 +79,7 @@ def test_every_data_file_is_noticed() -> None:
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
     data = [
         path.relative_to(ROOT)
-        for folder in ("examples/data", "tests/data")
+        for folder in ("examples/data", "tests/data", "benchmarks/data")
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and path.suffix in (".json", ".jsonl", ".csv")
     ]

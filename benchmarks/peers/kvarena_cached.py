@@ -6,10 +6,10 @@ from kvarena.admission.admission import Admission, Asked
 from kvarena.assembly.loader import make_eviction
 from kvarena.ledger.steps import Forward
 from kvarena.planning.demand import Demand
-from kvarena.plugins.prefix_tree import Entry, Match, PrefixTree
+from kvarena.plugins.prefix_tree import Entry, PrefixTree
 from kvarena.storage.requests import UNBOUND
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Admit, Refused
+from kvarena.terms.answers import Refused
 from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid
 from kvarena.terms.ports import IntArray
 from peers.kvarena_side import CATALOG
@@ -103,14 +103,25 @@ class CachedStep:
     # -- the start and the end of requests
 
     def _begin(self, places: IntArray, prompts: IntArray) -> None:
-        """Match, ask one by one, and open the rows of all."""
-        storage, answers, matches = self.storage, list[Admit](), list[Match]()
-        for place, prompt in zip(places.tolist(), prompts.tolist(), strict=True):
-            match = self.tree.match(self.keys[place, :prompt])
-            answer, stopped = self.admission.admit([Asked(prompt, OUTPUT, match.tokens, match.entry)])
-            assert stopped is None, str(stopped)
-            answers += answer
-            matches.append(match)
+        """Match, make room for all, ask, and open their rows."""
+        storage, tree, admission = self.storage, self.tree, self.admission
+        matches = [
+            tree.match(self.keys[place, :prompt])
+            for place, prompt in zip(places.tolist(), prompts.tolist(), strict=True)
+        ]
+        questions = [
+            Asked(prompt, OUTPUT, match.tokens, match.entry)
+            for prompt, match in zip(prompts.tolist(), matches, strict=True)
+        ]
+        entries = [match.entry for match in matches if match.entry is not None]
+        for entry in entries:
+            tree.lock(entry)
+        charges = [admission.prices.charge(*question[:3], question.purpose) for question in questions]
+        assert admission.room_for(tuple(map(sum, zip(*[charge or () for charge in charges], strict=True))))
+        answers, stopped = admission.admit(questions)
+        assert stopped is None, str(stopped)
+        for entry in entries:
+            tree.unlock(entry)
         rows = storage.open_batch(len(places))
         assert not isinstance(rows, Refused), rows
         self.admission.start(rows, answers)
@@ -147,8 +158,9 @@ class CachedStep:
     def _prepare(self, rows: IntArray) -> None:
         """A slot in each spare place."""
         slots, sharing = self.storage.requests.slots, self.storage.sharing
-        for row in rows[slots[rows, 1] == UNBOUND].tolist():
-            if self.admission.free_for(self.one_slot):
+        empty = rows[slots[rows, 1] == UNBOUND].tolist()
+        if empty and self.admission.free_for(tuple([units * len(empty) for units in self.one_slot])):
+            for row in empty:
                 sharing.take_slot(row, 1)
 
     def _checkpoints(self, due: IntArray, lengths: IntArray, forward: Forward) -> list[Pending]:

@@ -136,7 +136,7 @@ class Span(ABC):
 
     def rebind(self, sources: IntArray, targets: IntArray) -> None:
         """The pages of these ids are the others' from here on. No page moves, and no count changes."""
-        self.ids.rehome(sources, targets)
+        self.ids.bind(targets, self.ids.unbind(sources))
 
     def process(self, forward: int) -> bool:
         """This forward and all before it are over: what waited for them is holes. Whether anything did."""

@@ -53,7 +53,7 @@ class Forwards:
             steps.check_launch()
         if ids is not None:
             ids.check_present(self._maps)
-            table.check_states(ids.rows, asked_by="forwards.launch")
+            self._maps.check_states(ids.rows, asked_by="forwards.launch")
             if table.away.count:
                 unfilled = ids.rows[table.away.holds[ids.rows] > 0]
                 invariant("forwards.launch_before_submit", not len(unfilled), rows=unfilled)

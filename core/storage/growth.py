@@ -80,7 +80,7 @@ class Growth:
         invariant("storage.copy_into_used_row", empty, row=row, length=int(table.lengths[row]))
         invariant("storage.copy_of_nothing", tokens > 0, row=row, tokens=tokens)
         self.check_length(tokens)
-        table.check_states(np.array([row]), asked_by="a copy into a row")
+        self._maps.check_states(np.array([row]), asked_by="a copy into a row")
         kept = {pool.name: pool.kept(tokens, count) for pool in self._retirements}
         places = np.full(count, UNBOUND, dtype=np.int64)
         if self._owner is not None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvarena.chain.chain import Chain
 from kvarena.storage.advance import spread
-from kvarena.storage.requests import RequestTable
+from kvarena.storage.requests import UNBOUND, RequestTable
 from kvarena.terms.errors import nearest
 from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.paging import Paging
@@ -35,6 +35,12 @@ class Maps:
         """Stop where pages were taken, freed or moved since."""
         if self.chain.epoch != epoch:
             fail("storage.ids_outlived_their_step", sub_pool=name)
+
+    def check_states(self, rows: IntArray, *, asked_by: str) -> None:
+        """Each of these rows has the slots that forwards write."""
+        if self.table.stateless:
+            empty = rows[(self.table.slots[rows, : self.table.live_slots] == UNBOUND).any(axis=1)]
+            invariant("storage.row_lacks_its_state", not len(empty), rows=empty, asked_by=asked_by)
 
     def pages(self, name: str, ids: IntArray, epoch: int) -> IntArray:
         """The pages of these ids in a token sub-pool, of ids that were read at ``epoch``."""

@@ -91,6 +91,8 @@ class Ownership:
         stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
         invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
         invariant("storage.hand_over_beyond_the_row", 0 <= tokens <= length, tokens=tokens, length=length)
+        if stop <= table.handed[row]:
+            return np.empty(0, dtype=np.int64)
         taken = table.pages[row, int(table.handed[row]) : stop]
         self.forget(row, self.gone_of(taken))
         table.hand(row, stop)
@@ -103,7 +105,7 @@ class Ownership:
         """The row is open, waits for no load or receive, and may give pages or slots away. Nothing changes."""
         self._maps.check_current()
         table = self._maps.table
-        invariant("storage.hand_over_of_free_row", table.has_open(row), row=row, asked_by=asked_by)
+        invariant("storage.hand_over_of_free_row", table.is_open(row), row=row, asked_by=asked_by)
         if table.away.count:
             table.away.check_none(np.array([row]), asked_by=asked_by, drafting=True)
 
@@ -147,7 +149,7 @@ class Ownership:
         """
         table, size = self._maps.table, self._maps.paging.tokens
         pieces = list(pieces)
-        invariant("storage.free_of_free_row", table.has_open(row), row=row)
+        invariant("storage.free_of_free_row", table.is_open(row), row=row)
         if table.away.count:
             table.away.check_none(np.array([row]), asked_by="ownership.free_rows")
         invariant("storage.free_of_rows_with_gaps", all(piece.step == 1 for piece in pieces), row=row, pieces=pieces)

@@ -50,7 +50,6 @@ class RequestTable:
         self.pages = np.full((row_count, pages_per_row), UNBOUND, dtype=np.int64)
         self.flat = self.pages.reshape(-1)
         self.slots = np.full((row_count, slots_per_row + spare_slots), UNBOUND, dtype=np.int64)
-        self._one_slot = self.slots.reshape(-1)
         self._columns = np.zeros((8 + pools, row_count), dtype=np.int64)
         self.lengths, self.page_counts, self.tails, self.handed, self.shared = self._columns[:5]
         self.looked_at, self.due, self.slots_held = self._columns[5:8]
@@ -58,7 +57,8 @@ class RequestTable:
         self.any_handed = False
         self.stateless = 0
         """Live places of open rows that are empty."""
-        self._any_empty = spare_slots > 0
+        self.any_empty = spare_slots > 0
+        """Whether a row may have an empty place."""
         self.away = Away(row_count)
         self.changed: list[IntArray] | None = None
         self.slots_changed: list[IntArray] | None = None
@@ -81,13 +81,11 @@ class RequestTable:
         """The rows in use, in order."""
         return np.flatnonzero(self._open)
 
-    def is_open(self, rows: IntArray) -> bool:
-        """Whether every one of these rows is in use."""
+    def is_open(self, rows: IntArray | int) -> bool:
+        """Whether this row, or every one of these, is in use."""
+        if not isinstance(rows, np.ndarray):
+            return bool(0 <= rows < len(self._open) and self._open[rows])
         return within(rows, len(self._open)) and bool(np.count_nonzero(self._open[rows]) == len(rows))
-
-    def has_open(self, row: int) -> bool:
-        """Whether this row is in use."""
-        return bool(0 <= row < len(self._open) and self._open[row])
 
     def are_distinct(self, rows: IntArray) -> bool:
         """Whether no row stands twice in a batch: the last mark on a row that does is another's."""
@@ -117,28 +115,15 @@ class RequestTable:
         filled = 1 if slot != UNBOUND else -1
         self.slots[row, at] = slot
         self.slots_held[row] += filled
-        self._any_empty = True
+        self.any_empty = True
         if at < self.live_slots:
             self.stateless -= filled
         if self.slots_changed is not None:
             self.slots_changed.append(np.array([row]))
 
-    def check_states(self, rows: IntArray, *, asked_by: str) -> None:
-        """Each of these rows has the slots that forwards write."""
-        if self.stateless:
-            empty = rows[(self.slots[rows, : self.live_slots] == UNBOUND).any(axis=1)]
-            invariant("storage.row_lacks_its_state", not len(empty), rows=empty, asked_by=asked_by)
-
-    def start(self, row: int, ids: IntArray, length: int) -> None:
-        """An empty row reads these pages, which are a stranger's, and has this length; it is looked at at once."""
-        count = len(ids)
-        self.put(row, ids, length)
-        self.handed[row] = self.shared[row] = count
-        self.looked_at[row] = 0
-        self.any_handed = self.any_handed or count > 0
-
-    def put(self, row: int, ids: IntArray, length: int) -> None:
-        """An empty row has these pages and this length; it is looked at in its next step."""
+    def put(self, row: int, ids: IntArray, length: int, *, shared: bool = False) -> None:
+        """An empty row has these pages and this length; it is looked at in its next step. ``shared``: it reads them,
+        and they are a stranger's."""
         count = len(ids)
         self.pages[row, :count] = ids
         if self.changed is not None:
@@ -146,6 +131,10 @@ class RequestTable:
         self.page_counts[row], self.lengths[row], self.looked_at[row] = count, length, length
         self.tails[row] = ids[-1] if count else 0
         self.due[row] = 0
+        if shared:  # what retired before is told at the first look: nobody was told yet
+            self.handed[row] = self.shared[row] = count
+            self.any_handed = self.any_handed or count > 0
+            self.looked_at[row] = 0
 
     def hand(self, row: int, stop: int, ids: IntArray | None = None) -> None:
         """A row's pages up to ``stop`` are a stranger's; ``ids`` stand in the stead of those handed over just now."""
@@ -186,11 +175,6 @@ class RequestTable:
         self.tails[row] = self.pages[row, page_count - 1] if page_count else 0
         self.looked_at[row] = min(int(self.looked_at[row]), length)
 
-    def slots_of(self, rows: IntArray) -> IntArray:
-        """The state slots of these rows, in one line; empty places are left out."""
-        slots: IntArray = self.slots[rows].reshape(-1) if self.slots.shape[1] > 1 else self._one_slot[rows]
-        return slots[slots != UNBOUND] if self._any_empty else slots
-
     def own_ids(self, rows: IntArray) -> IntArray:
         """The page ids of these rows, in order, without those handed; ``UNBOUND`` where one retired everywhere."""
         width, flat = self.pages_per_row, self.flat
@@ -221,3 +205,9 @@ class RequestTable:
         empty = int(np.count_nonzero(~filled[self._open, : self.live_slots]))
         invariant("requests.empty_live_places", empty == self.stateless, counted=empty, kept=self.stateless)
         self.away.verify(self.lengths)
+
+
+def own_slots(table: RequestTable, rows: IntArray) -> IntArray:
+    """The state slots of these rows, in one line; empty places are left out."""
+    slots: IntArray = table.slots[rows].reshape(-1)
+    return slots[slots != UNBOUND] if table.any_empty else slots

@@ -53,7 +53,7 @@ class Sharing:
         self._maps.check_current()
         table, size = self._maps.table, self._maps.paging.tokens
         ids, tokens = line(ids, "sharing.start: ids"), whole(tokens, "sharing.start: tokens")
-        invariant("storage.start_of_free_row", table.has_open(row), row=row)
+        invariant("storage.start_of_free_row", table.is_open(row), row=row)
         if table.away.count:
             table.away.check_none(np.array([row]), asked_by="sharing.start")
         empty = not table.lengths[row] and not table.page_counts[row]
@@ -66,7 +66,7 @@ class Sharing:
         self._growth.check_length(tokens)
         lacking = [pool.name for pool in self._retirements if self._lacks(pool, ids, tokens)]
         invariant("storage.start_without_its_pages", not lacking, row=row, tokens=tokens, sub_pools=lacking)
-        table.start(row, ids, tokens)
+        table.put(row, ids, tokens, shared=True)
         self._ownership.version += 1
 
     def adopt(self, row: int, ids: IntArray) -> None:

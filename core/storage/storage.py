@@ -20,7 +20,7 @@ from kvarena.storage.iteration_ids import IterationIds, Maps
 from kvarena.storage.lanes import Lanes
 from kvarena.storage.mirrors import Mirrors
 from kvarena.storage.ownership import Ownership
-from kvarena.storage.requests import UNBOUND, RequestTable
+from kvarena.storage.requests import UNBOUND, RequestTable, own_slots
 from kvarena.storage.routed import Routed, views_of
 from kvarena.storage.sharing import Sharing
 from kvarena.storage.transfers import Transfers
@@ -162,7 +162,7 @@ class Storage:
             ids = table.own_ids(rows)
             frees[self.plan.owner] = ids[ids != UNBOUND] if self._growth.owner_retires else ids
         if self._maps.slots_name is not None:
-            frees[self._maps.slots_name] = table.slots_of(rows)
+            frees[self._maps.slots_name] = own_slots(table, rows)
         self.chain.free_all(frees)
         table.close(rows)
 

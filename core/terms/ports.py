@@ -313,10 +313,11 @@ class Victims(Protocol):
         """This piece may not go, or has gone with another."""
         ...
 
-    def pop(self, look: Callable[[int], Piece]) -> int | None:
+    def pop(self, look: Callable[[int], Piece] | None) -> int | None:
         """Remove and return the piece that goes first; None where there is none.
 
-        ``look`` tells what is known of a piece now: what changed far from it was not told by ``touch``.
+        ``look`` tells what is known of a piece now: what changed far from it was not told by ``touch``. Without it all
+        that changed was told.
         """
         ...
 

@@ -48,10 +48,10 @@ class TreeCache:
         if not tells_debug():
             self._evicting.evict(enough)
             return
-        before = list(self._evicting.units)
+        before = self._evicting.gone.units()
         pieces = self._evicting.evict(enough)
         if pieces:
-            back = zip(self._kinds.names, self._evicting.units, before, strict=True)
+            back = zip(self._kinds.names, self._evicting.gone.units(), before, strict=True)
             units = {name: now - then for name, now, then in back if now > then}
             _log.debug("cache_evicted", entries=pieces, units=units)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import Node, Root
-from kvarena.plugins.prefix_tree.shelf import Shelf
+from kvarena.plugins.prefix_tree.node import KV, ROWS, Node, Root
+from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.ports import IntArray
 
@@ -29,13 +29,14 @@ class Evicting:
         self._landings = landings
         self._on_empty = on_empty
         self.pieces = 0
-        self.units = [0] * len(kinds.names)
+        self.gone = Totals(kinds)
 
     def evict(self, enough: Callable[[], bool]) -> int:
         """Give pieces back until ``enough()``, asked after each, or until there is none. Returns how many went."""
-        victims, look, before = self._shelf.victims, self._shelf.look, self.pieces
-        while (key := victims.pop(look)) is not None:
-            node = self._shelf.popped(key)
+        shelf, before = self._shelf, self.pieces
+        look = shelf.look if self._kinds.has_parts else None  # what a policy was told of whole ends stays true
+        while (key := shelf.victims.pop(look)) is not None:
+            node = shelf.popped(key)
             try:
                 if key & 1:
                     self.drop_rows(node)
@@ -44,7 +45,7 @@ class Evicting:
                 else:
                     self.drop_whole(node)
             except BaseException:  # the storage refused, a copy reads it say: it stays a piece
-                self._shelf.settle(node)
+                shelf.settle(node)
                 raise
             self.pieces += 1
             if enough():
@@ -63,19 +64,18 @@ class Evicting:
             if kinds.owner is not None:
                 ids = ids[ids != UNBOUND]
             self._store.ownership.free_pages(ids)
-        self._count(node)
+        self.gone.add(node, KV | ROWS, 1)
         self._shelf.take(node)
         del parent.children[node.keys[: kinds.page_bytes]]
-        if isinstance(parent, Root):
-            if not parent.children:
-                self._on_empty(parent)
-            return parent
         parent.hits += node.hits
         if node.used > parent.used:
             parent.used = node.used
         if not parent.children:
             parent.children = None
-            self._shelf.settle(parent)
+            if isinstance(parent, Root):
+                self._on_empty(parent)
+            elif not parent.pins:
+                self._shelf.ends(parent)
         return parent
 
     def drop_state(self, node: Node) -> None:
@@ -99,7 +99,7 @@ class Evicting:
             gone = mask & ~stays
             if np.count_nonzero(gone) and kind is not owner:
                 self._store.sharing.free_in(kind.name, ids[gone])
-            self.units[kind.index] += int(np.count_nonzero(gone))
+            self.gone.rows[kind.column] += int(np.count_nonzero(gone))
             rows.append(kind.held(mask & stays))
         if owner is not None:
             gone = (ids != UNBOUND) & ~stays
@@ -112,13 +112,4 @@ class Evicting:
     def _free_state(self, node: Node) -> None:
         self._store.sharing.free_slots(np.array([node.state]))
         self._shelf.lose_state(node)
-        if self._kinds.slots is not None:
-            self.units[self._kinds.slots] += 1
-
-    def _count(self, node: Node) -> None:
-        """What comes back with a node."""
-        pages = node.stop - node.start
-        for index in self._kinds.staying:
-            self.units[index] += pages
-        for kind, held in zip(self._kinds.rows, node.rows, strict=True):
-            self.units[kind.index] += kind.count(held)
+        self.gone.states += 1

@@ -1,13 +1,10 @@
 """What of a tree may go: running totals for admission, and pieces for the policy."""
 
+from kvarena.plugins.prefix_tree.facts import ALL, Facts
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.node import GONE, KV, ROWS, STATE, WHOLE, Node
 from kvarena.terms.ports import Eviction, Piece
-
-ALL = KV | ROWS | STATE
-DEPENDANTS_MAX = 32
-"""So many landings are looked at to say what the window rows of a node are needed for."""
 
 
 class Totals:
@@ -51,10 +48,7 @@ class Shelf:
     """
 
     def __init__(self, kinds: Kinds, landings: Landings, eviction: Eviction) -> None:
-        self._kinds = kinds
-        self._landings = landings
-        self._splits = eviction.splits
-        self._has_parts = eviction.splits and kinds.has_parts
+        self.facts = Facts(kinds, landings, splits=eviction.splits)
         self.victims = eviction.open()
         self.nodes: list[Node | None] = []
         self._unused: list[int] = []
@@ -79,10 +73,10 @@ class Shelf:
 
     def take(self, node: Node) -> None:
         """A node is gone."""
-        self.held.add(node, ALL, -1)
-        self.evictable.add(node, node.counted, -1)
         if node.listed:
             self._list(node, 0)
+        self.held.add(node, ALL, -1)
+        self.evictable.add(node, node.counted, -1)
         self.nodes[node.number] = None
         self._unused.append(node.number)
         node.number = GONE
@@ -101,14 +95,14 @@ class Shelf:
 
     def settle(self, node: Node) -> None:
         """Locks or children of a node changed: what of it may go is counted and listed."""
-        counted, before = self.free_of(node), node.counted
+        counted, before = self.facts.free_of(node), node.counted
         if counted != before:
             node.counted = counted
             if counted & ~before:
                 self.evictable.add(node, counted & ~before, 1)
             if before & ~counted:
                 self.evictable.add(node, before & ~counted, -1)
-        listed = self.pieces_of(node)
+        listed = self.facts.pieces_of(node)
         if listed != node.listed:
             self._list(node, listed)
 
@@ -134,6 +128,14 @@ class Shelf:
         self.states.discard(node.state)
         node.state = None
 
+    def ends(self, node: Node) -> None:
+        """A node without locks has lost its last child: it may go whole."""
+        if node.listed:
+            self._list(node, WHOLE)
+        else:
+            node.listed = WHOLE
+            self.victims.add(2 * node.number, self.facts.piece(node, WHOLE))
+
     def touch(self, node: Node, *, used: bool) -> None:
         """What is known of a node's pieces has changed."""
         key = 2 * node.number
@@ -144,49 +146,11 @@ class Shelf:
 
     # -- pieces
 
-    def free_of(self, node: Node) -> int:
-        """What of a node no lock protects: KV, ROWS, STATE."""
-        if not self._splits:
-            return 0 if node.pins else ALL
-        return (0 if node.pins else KV) | (0 if node.leases else ROWS) | (0 if node.readers else STATE)
-
-    def pieces_of(self, node: Node) -> int:
-        """Which pieces of a node may go now: WHOLE, or STATE and ROWS."""
-        if not node.pins and not node.children:
-            return WHOLE
-        if not self._has_parts:
-            return 0
-        state = STATE if node.state is not None and not node.readers else 0
-        return state | (ROWS if not node.leases and any(self._kinds.counts(node)) else 0)
-
     def look(self, key: int) -> Piece:
         """What is known now of the piece with this key."""
         node = self.nodes[key >> 1]
         assert node is not None
-        kinds = self._kinds
-        if key & 1:
-            size, tokens = kinds.rows_bytes(node), self._tokens_of_rows(node)
-        elif node.listed & WHOLE:
-            size, tokens = (node.stop - node.start) * kinds.kv_bytes, node.stop - node.start
-            if kinds.has_parts:
-                size += kinds.rows_bytes(node) + (0 if node.state is None else kinds.slot_bytes)
-                tokens = self._gained(node)
-        else:
-            size, tokens = kinds.slot_bytes, self._gained(node)
-        return Piece(size, tokens * kinds.page_tokens, node.hits, node.priority, node.used)
-
-    def _gained(self, node: Node) -> int:
-        """The pages that a node's deepest landing is beyond the one before it."""
-        stop = self._landings.deepest(node, node.stop)
-        return stop - self._landings.before(node) if stop else 0
-
-    def _tokens_of_rows(self, node: Node) -> int:
-        """The pages that can be resumed with a node's window rows alone: at its end, or behind it."""
-        landings = self._landings
-        stop = landings.deepest(node, node.stop)
-        for _, leaning in zip(range(DEPENDANTS_MAX), landings.leaning(node), strict=False):
-            stop = max(stop, leaning)
-        return stop - landings.before(node) if stop else 0
+        return self.facts.piece(node, ROWS if key & 1 else node.listed & (WHOLE | STATE))
 
     def _list(self, node: Node, listed: int) -> None:
         """These are the pieces of a node that may go."""

@@ -103,8 +103,9 @@ class PrefixTree(TreeCache):
             InvariantError: the row is free or shorter; the state was not handed over; what the row handed over is not
                 in the cache; nothing has changed.
         """
-        kinds = self._kinds
+        kinds, row = self._kinds, whole(row, "prefix_tree.insert: row")
         stop = self._check(row, keys, tokens, state, priority)
+        tokens, state = int(tokens), None if state is None else int(state)
         start = self._start(row, stop, namespace, after)
         first = start.stop * kinds.page_tokens
         raw = (keys if len(keys) == tokens and not first else keys[first:tokens]).tobytes()
@@ -128,7 +129,7 @@ class PrefixTree(TreeCache):
         held, evicting = self._shelf.held, self._evicting
         return TreeStats(
             len(self._shelf), held.pages * self._kinds.page_tokens, held.units(), self._shelf.evictable.units(),
-            self._lookups, self._hits, self._hit_tokens, evicting.pieces, tuple(evicting.units),
+            self._lookups, self._hits, self._hit_tokens, evicting.pieces, evicting.gone.units(),
         )  # fmt: skip
 
     def verify(self) -> None:

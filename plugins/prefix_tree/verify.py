@@ -4,9 +4,10 @@ from collections.abc import Hashable, Iterator, Mapping
 
 import numpy as np
 
+from kvarena.plugins.prefix_tree.facts import ALL
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Node, Root
-from kvarena.plugins.prefix_tree.shelf import ALL, Shelf, Totals
+from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import IntArray
@@ -22,8 +23,8 @@ def verify_tree(roots: Mapping[Hashable, Root], shelf: Shelf, kinds: Kinds, stor
     for node in nodes:
         _check_place(node, shelf, kinds)
         _check_locks(node, leases.get(node.number))
-        invariant("prefix_tree.counted_is_free", node.counted == shelf.free_of(node), stop=node.stop)
-        invariant("prefix_tree.listed_may_go", node.listed == shelf.pieces_of(node), stop=node.stop)
+        invariant("prefix_tree.counted_is_free", node.counted == shelf.facts.free_of(node), stop=node.stop)
+        invariant("prefix_tree.listed_may_go", node.listed == shelf.facts.pieces_of(node), stop=node.stop)
         held.add(node, ALL, 1)
         evictable.add(node, node.counted & (KV | ROWS | STATE), 1)
         listed += bool(node.listed & (WHOLE | STATE)) + bool(node.listed & ROWS)

@@ -11,15 +11,20 @@ from kvarena.admission.preemption import Victim
 from kvarena.plugins.serving.counts import Counts
 from kvarena.plugins.serving.ends import Ends
 from kvarena.plugins.serving.job import Job
-from kvarena.plugins.serving.prefixes import Match
+from kvarena.plugins.serving.prefixes import Match, Prefixes
 from kvarena.plugins.serving.queue import Queue
 from kvarena.plugins.serving.seats import Seats, Starting
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Never, Wait
+from kvarena.terms.answers import Admit, Never, Wait
 from kvarena.terms.events import event_log, tells_debug
 from kvarena.terms.invariants import invariant
 
 _log = event_log()
+
+TOGETHER = 8
+"""So many are let in at once where the cache can make room for all of them."""
+
+NOBODY = Admit(())
 
 
 class Admitting:
@@ -30,7 +35,7 @@ class Admitting:
     """
 
     def __init__(
-        self, storage: Storage, admission: Admission, queue: Queue, seats: Seats, ends: Ends, counts: Counts
+        self, storage: Storage, admission: Admission, queue: Queue, seats: Seats, *, ends: Ends, counts: Counts
     ) -> None:
         self._storage = storage
         self._admission = admission
@@ -39,6 +44,7 @@ class Admitting:
         self._ends = ends
         self._counts = counts
         self._waiting_at: object = None
+        self._has_waited = -1
 
     def admit(self, *, flying: bool) -> None:
         """Start requests from the head of the queue; ``flying``: whether a forward is in flight."""
@@ -55,10 +61,6 @@ class Admitting:
                     continue
                 self._wait(stopped, flying=flying)
 
-    def hold(self) -> None:
-        """Nothing that came back was worth a question: the head waits until something changes."""
-        self._waiting_at = self._now()
-
     # -- inside
 
     def _now(self) -> object:
@@ -70,26 +72,53 @@ class Admitting:
 
     def _ask(self) -> tuple[list[Starting], Wait | Never | None]:
         """Those of the queue's first that may start, promised; and what stopped the next."""
-        group: list[Starting] = []
         prefixes, free = self._seats.prefixes, self._storage.requests.free_count
+        stopped: Wait | Never | None = None
         if prefixes is None:
             jobs = self._queue.first(free)
             answers, stopped = self._admission.admit(_asked(job, None) for job in jobs)
             group = [Starting(job, answer, None) for job, answer in zip(jobs, answers, strict=False)]
-        else:  # one by one: an eviction for the first may take what the second would have matched
-            stopped = None
-            for job in self._queue.first(free):
-                match = prefixes.match(job)
-                answers, stopped = self._admission.admit([_asked(job, match)])
-                if match is not None and isinstance(stopped, Never):  # maybe only beside what it would read
-                    match = None
-                    answers, stopped = self._admission.admit([_asked(job, None)])
-                if stopped is not None:
-                    break
-                group.append(Starting(job, answers[0], match))
+        else:
+            group = self._together(prefixes, self._queue.first(min(free, TOGETHER)))
+            if not group:
+                group, stopped = self._one_by_one(prefixes, self._queue.first(free))
         for starting in group:
             self._queue.remove(starting.job)
         return group, stopped
+
+    def _together(self, prefixes: Prefixes, jobs: list[Job]) -> list[Starting]:
+        """All of these, if the cache can make room for all at once; else nobody. Who waited alone is asked alone."""
+        if len(jobs) < 2 or self._has_waited == jobs[0].request.id:
+            return []
+        asked = [Starting(job, NOBODY, prefixes.match(job)) for job in jobs]
+        entries = [match.entry for _, _, match in asked if match is not None]
+        for entry in entries:  # an eviction for one must not take what another has matched
+            prefixes.cache.lock(entry)
+        try:
+            questions = [_asked(job, match) for job, _, match in asked]
+            charges = [self._admission.prices.charge(*question[:3], question.purpose) for question in questions]
+            known = [charge for charge in charges if charge is not None]
+            if len(known) < len(charges) or not self._admission.room_for(tuple(map(sum, zip(*known, strict=True)))):
+                return []
+            answers, _ = self._admission.admit(questions)
+        finally:
+            for entry in entries:
+                prefixes.cache.unlock(entry)
+        return [starting._replace(answer=answer) for starting, answer in zip(asked, answers, strict=False)]
+
+    def _one_by_one(self, prefixes: Prefixes, jobs: list[Job]) -> tuple[list[Starting], Wait | Never | None]:
+        """As many of these as may start, each matched when those before it have been let in."""
+        group: list[Starting] = []
+        for job in jobs:
+            match = prefixes.match(job)
+            answers, stopped = self._admission.admit([_asked(job, match)])
+            if match is not None and isinstance(stopped, Never):  # maybe only beside what it would read
+                match = None
+                answers, stopped = self._admission.admit([_asked(job, None)])
+            if stopped is not None:
+                return group, stopped
+            group.append(Starting(job, answers[0], match))
+        return group, None
 
     def _wait(self, stopped: Wait | None, *, flying: bool) -> None:
         """The head waits: for memory, or for a row."""
@@ -101,7 +130,7 @@ class Admitting:
         )  # fmt: skip
         if tells_debug():
             _log.debug("request_waits", request=job.request.id, reason=answer)
-        self._waiting_at = self._now()
+        self._waiting_at, self._has_waited = self._now(), job.request.id
 
     def _preempt(self) -> bool:
         """Stop running requests of a lower priority than the head's, if that lets it start; whether it does."""

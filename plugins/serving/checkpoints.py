@@ -51,9 +51,11 @@ class Checkpoints:
     def prepare(self, rows: IntArray) -> None:
         """A slot for each of these rows' spare places, as far as there is room; the cache may have to evict."""
         table, sharing = self._storage.requests, self._storage.sharing
-        for row in rows[table.slots[rows, SPARE] == UNBOUND].tolist():
-            room = self._admission.free_for if self._is_promised else self._admission.room_for
-            if not room(self._one_slot) or isinstance(sharing.take_slot(row, self._spare), Refused):
+        empty = rows[table.slots[rows, SPARE] == UNBOUND].tolist()
+        room = self._admission.free_for if self._is_promised else self._admission.room_for
+        together = len(empty) > 1 and room(tuple([units * len(empty) for units in self._one_slot]))
+        for row in empty:
+            if not (together or room(self._one_slot)) or isinstance(sharing.take_slot(row, self._spare), Refused):
                 return
 
     def copy(self, rows: IntArray, forward: Forward) -> IntArray:

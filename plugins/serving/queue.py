@@ -1,7 +1,6 @@
 """The requests that wait: who is next."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from itertools import islice
 
 from kvarena.plugins.serving.job import QUEUED, Job
@@ -18,9 +17,6 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self._keys)
-
-    def __iter__(self) -> Iterator[Job]:
-        return (self._jobs[key] for key in self._keys)
 
     def add(self, job: Job) -> None:
         """The job waits from now on."""

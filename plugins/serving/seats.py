@@ -41,6 +41,7 @@ class Seats:
         admission: Admission,
         running: Running,
         counts: Counts,
+        *,
         prefixes: Prefixes | None,
         checkpoints: Checkpoints | None,
     ) -> None:

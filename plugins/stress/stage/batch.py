@@ -89,14 +89,14 @@ def reads_of_units(props: Props, units: Units) -> list[Check]:
 
 
 def missing_rows(props: Props, names: Sequence[str], ids: IterationIds) -> str:
-    """Who of those that share pages lacks a row that its last query needs, in words; empty where nobody does."""
+    """Who of those that share pages lacks a row that its next query needs, in words; empty where nobody does."""
     table = props.storage.requests
     sharing = (table.handed[ids.rows] > 0).nonzero()[0]
     if not len(sharing):
         return ""
     stops = -(-ids.lengths // ids.page_tokens)
     for pool in props.storage.plan.token_pools:
-        floor = prefix_floor(pool.lifetime, ids.lengths[sharing] - 1) if pool.unit_bytes else None
+        floor = prefix_floor(pool.lifetime, ids.lengths[sharing]) if pool.unit_bytes else None
         if floor is None:
             continue
         pages, sink = ids.tables[pool.name], props.storage.chain.bands[pool.name].grid.sink_page

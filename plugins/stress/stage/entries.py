@@ -16,6 +16,8 @@ from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid
 from kvarena.terms.ports import Eviction, IntArray
 
 EVICTABLE_LIES = "evictable_is_not_what_comes_back"
+OTHER_TOKENS = "other_tokens"
+CHECKPOINT_LOST = "checkpoint_lost"
 
 
 @attrs.define(eq=False)
@@ -57,6 +59,8 @@ class Entries:
         self.known: dict[str, Entry] = {}
         """The oldest first."""
         self.wishes: dict[str, Wish] = {}
+        self._told: dict[tuple[bool, int], int] = {}
+        """What tokens a page or, with True, a state was computed from, by its id."""
 
     @property
     def tree(self) -> PrefixTree:
@@ -77,6 +81,7 @@ class Entries:
         self._tree = None
         self.known.clear()
         self.wishes.clear()
+        self._told.clear()
 
     def seen(self) -> dict[str, tuple[int, int]]:
         """Of each entry its rows, and how often it is locked by name."""
@@ -122,7 +127,7 @@ class Entries:
         reading = request.reading
         goes_on = reading is None or tokens > reading.tokens
         table, count = props.storage.requests, tokens // props.maps.paging.tokens
-        own = table.pages[row, :count].copy()
+        own, handed = table.pages[row, :count].copy(), int(table.handed[row])
         bound = {tags.name: self._every_bound(tags.name) for tags in props.tags.token_pools}
         inserted = tree.insert(
             row, request.keys.first(tokens), tokens,
@@ -133,7 +138,15 @@ class Entries:
             moved = (theirs != own) & (theirs != UNBOUND) & (own != UNBOUND)
             moved[moved] = ~bound[tags.name][theirs[moved]] & self._bound(tags.name, theirs[moved])
             tags.by_id[theirs[moved]] = tags.by_id[own[moved]]
-        lands = self._match(request.keys, tokens).tokens == tokens
+        self._tell(request.keys, theirs, [at < handed or id_ != own[at] for at, id_ in enumerate(theirs.tolist())])
+        found = self._match(request.keys, tokens)
+        lands = found.tokens == tokens
+        grid = props.storage.sizing.limits.grid or tokens
+        if state is not None and not lands and props.length(request) < tokens + grid:
+            words = f"{name}: nobody can start from the checkpoint of {request.name} at {tokens}: {found.stopped}"
+            props.findings.append(Finding(CHECKPOINT_LOST, words))
+        if state is not None and inserted.state_kept:
+            self._told[True, state] = request.keys.spelled(count, props.maps.paging.tokens)[-1]
         entry = Entry(name, request.keys, tokens, inserted.entry, theirs.copy(), lands)
         self.known[name] = entry
         if lands and goes_on:
@@ -153,6 +166,19 @@ class Entries:
         return held
 
     # -- who reads
+
+    def check_read(self, who: str, keys: Keys, match: Match) -> None:
+        """What a request is about to start from was computed from its own first tokens."""
+        spelled = keys.spelled(len(match.ids), self._props.maps.paging.tokens)
+        ids = match.ids.tolist()
+        told = [self._told.get((False, id_)) for id_ in ids]
+        wrong = [at for at, id_ in enumerate(ids) if id_ != UNBOUND and told[at] != spelled[at]]
+        if match.state is not None and self._told.get((True, match.state)) != (spelled or [None])[-1]:
+            wrong.append(len(ids))
+        if wrong:
+            what = f"page {wrong[0]}" if wrong[0] < len(ids) else "the state"
+            words = f"{who} starts from {match.tokens} tokens, and {what} was computed from others"
+            self._props.findings.append(Finding(OTHER_TOKENS, words))
 
     def wish(self, keys: Keys, prompt: int) -> Wish:
         """What a request with these values, so many to forward, would begin with now."""
@@ -241,6 +267,15 @@ class Entries:
             names = {**self._props.requests, **self.known, **self.wishes}
             return self._props.named(names, name, "request or entry").keys
         return holder.keys
+
+    def _tell(self, keys: Keys, ids: IntArray, were_there: Sequence[bool]) -> None:
+        """These pages have these tokens; of those that were in the cache before that is known already."""
+        spelled = keys.spelled(len(ids), self._props.maps.paging.tokens)
+        for id_, value, was_there in zip(ids.tolist(), spelled, were_there, strict=True):
+            if was_there and id_ != UNBOUND and self._told.get((False, id_)) != value:
+                words = f"page id {id_} is read for tokens that it was not computed from"
+                self._props.findings.append(Finding(OTHER_TOKENS, words))
+            self._told[False, id_] = value
 
     def _match(self, keys: Keys, tokens: int) -> Match:
         """What the cache has of so many tokens, and one to be computed."""

@@ -1,5 +1,7 @@
 """The token values of requests on the stage: numbers that tell whose they are, so that a prefix is shared by asking."""
 
+import zlib
+
 import attrs
 import numpy as np
 
@@ -28,6 +30,14 @@ class Keys:
         for stop, serial in reversed(self.heads):
             serials[:stop] = serial
         return np.asarray(serials * POSITIONS + values)
+
+    def spelled(self, pages: int, page_tokens: int) -> list[int]:
+        """Of each page a number that tells all values up to its end, and the namespace."""
+        values, found, so_far = self.first(pages * page_tokens), [], zlib.crc32(self.namespace.encode())
+        for page in values.reshape(pages, page_tokens):
+            so_far = zlib.crc32(page.tobytes(), so_far)
+            found.append(so_far)
+        return found
 
     def forked(self, tokens: int, serial: int, namespace: str | None = None) -> "Keys":
         """A sequence that begins with the same values, so many, and goes on with its own."""

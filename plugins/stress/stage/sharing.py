@@ -84,6 +84,7 @@ class Sharing:
             return 0
         if wish.locked is None:
             entries.tree.lock(match.entry)
+        entries.check_read(request, wish.keys, match)
         opened.reading = match.entry  # locked once, and let go of at its end
         try:
             props.storage.sharing.start(opened.row, match.ids, match.tokens)

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from kvarena.chain.chain import Chain
-from kvarena.plugins.stress.stage.entries import EVICTABLE_LIES
+from kvarena.plugins.stress.stage.entries import CHECKPOINT_LOST, EVICTABLE_LIES, OTHER_TOKENS
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.stage.stage import TIMED, Outcome, Stage
 from kvarena.terms.errors import InvariantError
@@ -28,6 +28,8 @@ PROMISES = {
     "stale_mirror": "A forward finds the page tables of its launch in the device's maps.",
     "undeclared_write": "A forward writes the pages that it says it writes, and no others.",
     "missing_rows": "Whoever shares pages finds every row there that its lifetime says it needs.",
+    OTHER_TOKENS: "What a request starts from was computed from its own first tokens.",
+    CHECKPOINT_LOST: "A checkpoint that is in the cache can be started from.",
     EVICTABLE_LIES: "What the cache says it can give back is what comes back.",
     FEASIBLE_LIES: "A demand that is said to fit can be taken, and none that is said not to.",
     CRASH: "No operation stops with anything but a named error.",

@@ -20,7 +20,8 @@ def begin(draw: Draw) -> list[Op]:
     prompt = min(draw.length_max, rows + draw.size(draw.world.prompt_max))
     if prompt <= rows:
         prompt, rows = rows, rows - 1
-    match = Op("match", {"request": name, "shares": {source: rows}, "prompt": prompt, "lock": draw.chance(0.4)})
+    given = {"request": name, "shares": {source: rows}, "prompt": prompt, "lock": draw.chance(0.4)}
+    match = Op("match", given | ({"namespace": draw.rng.choice(("", "other"))} if draw.chance(0.15) else {}))
     asked = [Op("admit", {"request": name, "prompt": prompt, "output": draw.size(8)})] if draw.chance(0.3) else []
     starts = [Op("start", {"request": name})] if draw.chance(0.7) else []
     return [match, *asked, *starts]
@@ -35,7 +36,15 @@ def twin(draw: Draw) -> list[Op]:
     name, length = draw.name("r"), min(draw.length_max, rows + draw.size(2) - 1)
     forward = Op("launch", {"forward": draw.name("f"), "requests": [name]})
     take = Op("take", {"request": name, "rows": length, "shares": {source: rows}})
-    return [*draw.room_for_a_forward(), take, forward] if draw.chance(0.7) else [take]
+    if draw.chance(0.3):
+        return [take]
+    given = {"request": name, "entry": draw.name("e")}
+    behind = [] if draw.chance(0.4) else [Op("evict", {"pieces": draw.rng.randint(1, 2)})]
+    if not draw.has_state and length >= draw.page:
+        behind.append(Op("cache", given | {"tokens": min(length, rows) // draw.page * draw.page}))
+    elif draw.grid and not length % draw.grid:
+        behind.append(Op("checkpoint", given))
+    return [*draw.room_for_a_forward(), take, forward, *behind]
 
 
 def insert(draw: Draw) -> list[Op]:
@@ -64,7 +73,17 @@ def offer(draw: Draw) -> list[Op]:
     others = [one for one in draw.batch() if one is not guest and one.length > 0 and draw.chance(0.3)]
     launch = Op("launch", {"forward": draw.name("f"), "requests": [guest.name, *(one.name for one in others)]})
     spare = [Op("spare", {"request": guest.name})] if draw.chance(0.9) else []
-    return [*draw.room_for_a_forward(), *spare, Op("extend", {"to": {guest.name: point}}), launch]
+    ahead = _ahead(draw, guest.name, point) if draw.chance(0.4) else []
+    return [*draw.room_for_a_forward(), *spare, Op("extend", {"to": {guest.name: point}}), launch, *ahead]
+
+
+def _ahead(draw: Draw, name: str, point: int) -> list[Op]:
+    """The request goes on while the forward that came to the point is not processed."""
+    more = min(draw.world.in_flight - 1, draw.length_max - point - 1)
+    if more < 1:
+        return []
+    steps = [Op("step", {"forward": draw.name("f"), "requests": [name]}) for _ in range(more)]
+    return [*steps, Op("extend", {"to": {name: point + more + 1}})]
 
 
 def copied(draw: Draw) -> list[Op]:

@@ -235,7 +235,7 @@ def _draw_prefix(rng: random.Random, page_tokens: int) -> dict[str, Any]:
 
 def _narrower(rng: random.Random, layers: Sequence[dict[str, Any]], widest: int) -> list[dict[str, Any]]:
     """The layers with windows so short that requests move past them."""
-    kept = {layer.get(layer["lifetime"], 0) for layer in layers}
+    kept = {width for layer in layers if (width := layer.get(layer["lifetime"], 0)) <= widest}
     short = [width for width in WINDOWS[:5] if width <= max(widest, WINDOWS[2]) and width not in kept]
     rng.shuffle(short)
     return [

@@ -235,18 +235,3 @@ def test_verify_finds_a_page_that_unbound_reads_would_see() -> None:
     for harmed in (maps, other):
         with pytest.raises(InvariantError, match=r"unit_ids\.sink_is_bound"):
             harmed.verify()
-
-
-def test_pages_go_from_ids_to_ids() -> None:
-    """The maps stay inverse to each other; an id without a page has none to give."""
-    maps = UnitIds(8, 8, 7)
-    maps.bind(ids(0, 1), ids(5, 6))
-    maps.rehome(ids(1, 0), ids(2, 3))
-    maps.verify()
-    assert maps.pages_of(ids(0, 1, 2, 3)).tolist() == [7, 7, 6, 5]
-    assert maps.owners_of(ids(5, 6)).tolist() == [3, 2]
-    assert maps.bound == 2
-    for wrong in (ids(0), ids(3, 0)):
-        with pytest.raises(InvariantError, match=r"band\.free_of_bound_page"):
-            maps.rehome(wrong, ids(4, 5)[: len(wrong)])
-    maps.verify()

@@ -129,6 +129,26 @@ def test_a_request_starts_where_every_window_is_there(kinds: tuple[object, ...])
     assert_quiet(storage)
 
 
+@pytest.mark.req("IDS-4")
+def test_a_request_frees_nothing_that_it_only_reads() -> None:
+    """Its last rows go down to where it started, and no further; it grows again from there."""
+    storage = sharing(SHORT, FULL)
+    _, path = published(storage, 16)
+    row = opened(storage)
+    storage.sharing.start(row, path, 16)
+    stepped(storage, (row, 18))
+    with nothing_changes(storage), pytest.raises(InvariantError, match=r"^storage\.free_straddles_an_owner"):
+        storage.ownership.free_rows(row, [range(15, 18)])
+    storage.ownership.free_rows(row, [range(16, 18)])
+    assert (held(storage, row), storage.requests.lengths[row]) == ([0, 0], 16)
+    assert len(storage.ownership.hand_over(row, 16)) == 0
+    stepped(storage, (row, 23))
+    assert storage.ownership.hand_over(row, 20).tolist() == storage.requests.pages[row, 4:5].tolist()
+    storage.close(rows_of(0, row))
+    storage.ownership.free_pages(storage.ownership.handed_over())
+    assert_quiet(storage)
+
+
 def test_a_model_without_tokens_starts_at_any_length() -> None:
     """There is no page to read, only a state that somebody copies."""
     storage = sharing(STATE)

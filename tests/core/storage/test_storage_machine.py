@@ -238,5 +238,5 @@ TestStorageMachine.pytestmark = [
     pytest.mark.req(row) for row in ("DEC-3", "IDS-1", "IDS-2", "IDS-3", "IDS-4", "WIN-1", "LIF-7", "ALC-2", "ALC-5")
 ]
 TestSharingMachine = SharingMachine.TestCase
-TestSharingMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestSharingMachine.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 TestSharingMachine.pytestmark = [pytest.mark.req(row) for row in ("TRE-1", "TRE-2", "CKP-1", "IDS-4", "WIN-1")]

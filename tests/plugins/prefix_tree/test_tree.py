@@ -345,6 +345,52 @@ def test_pages_without_an_owner_that_stays(chain: str) -> None:
     assert_quiet(storage)
 
 
+@pytest.mark.req("TRE-1")
+@pytest.mark.req("CKP-3")
+@pytest.mark.parametrize("timing", ["early", "late", "random"])
+def test_checkpoints_and_starts_under_forwards_in_flight(timing: str) -> None:
+    """Checkpoints that a forward made are cached, started from and evicted while others run: no race is found."""
+    storage = overlapped(STATE, SHORT, FULL, backend=simulated(timing, 5), slots_per_request=2, memory=9000)
+    tree, keys = tree_of(storage), np.arange(60)
+    slots = storage.requests.slots
+
+    def chunk(row: int, stop: int) -> tuple[Any, int]:
+        """A step that ends on a checkpoint; its forward is in flight."""
+        ids = stepped(storage, (row, stop))
+        forward = storage.forwards.launch(ids)
+        storage.copies.copy_state(slots[row, :1], slots[row, 1:2], forward)
+        storage.forwards.record(forward)
+        return forward, storage.sharing.hand_over_slot(row, 1)
+
+    one, entry = opened(storage), None
+    for stop in (12, 24, 36):
+        forward, state = chunk(one, stop)
+        process(storage, forward)
+        after, entry = entry, tree.insert(one, keys, stop, state=state, after=entry).entry
+        tree.lock(entry)
+        if after is not None:
+            tree.unlock(after)
+        assert isinstance(storage.sharing.take_slot(one, 1), int)
+    flying = run_forward(storage, stepped(storage, (one, 40)))
+    match, two = tree.match(np.append(keys[:30], 99)), opened(storage)
+    assert (match.tokens, match.agreed, match.stopped) == (24, 28, "no state checkpoint")
+    tree.lock(match.entry)
+    storage.sharing.start(two, match.ids, match.tokens)
+    storage.copies.copy_state(np.array([match.state]), slots[two, :1])
+    other, state = chunk(two, 32)
+    storage.close(one)
+    tree.unlock(entry)
+    tree.clear()  # the first request's end goes while both forwards run
+    process(storage, flying, other)
+    tree.insert(two, np.append(keys[:28], [7, 7, 7, 7]), 32, state=state, after=match.entry)
+    tree.verify()
+    storage.verify()
+    storage.close(two)
+    tree.unlock(match.entry)
+    tree.clear()
+    assert_quiet(storage)
+
+
 def test_an_entry_is_dropped_with_what_only_it_needs() -> None:
     """Dropping goes up the path as far as nobody else ends, reads or branches there."""
     storage = storage_of((FULL,))

@@ -12,11 +12,13 @@ from kvarena.plugins.cli.main import run
 from kvarena.plugins.models import read_model
 from kvarena.plugins.replay.cost import CostModel, ModelCost, PoolCost
 from kvarena.plugins.replay.gpus import load_gpu
+from kvarena.plugins.replay.keys import TraceKeys
 from kvarena.plugins.replay.model_cost import model_cost
 from kvarena.plugins.replay.replay import ReplaySettings, replay, requests_of
 from kvarena.plugins.replay.report import spread
 from kvarena.plugins.replay.trace_rows import TraceRow
 from kvarena.plugins.replay.traces import Trace, TraceOptions, read_trace
+from kvarena.plugins.serving.port import Request
 from kvarena.terms.errors import ConfigError, PlanError
 from kvarena.terms.lifetimes import Full, Window
 
@@ -154,6 +156,9 @@ def test_timings_are_there_only_when_asked_for():
         ({"max_running": -1}, "must be a whole number >= 1, not -1"),
         ({"step_tokens": 100, "chunk_tokens": 512}, "is 100, less than one chunk"),
         ({"output_fraction": 0.0}, "is 0.0; it must be above 0"),
+        ({"forwards_in_flight": -1}, "must be a whole number >= 0, not -1"),
+        ({"checkpoint_tokens": 0}, "must be a whole number >= 1, not 0"),
+        ({"strategy": "none"}, "unknown value 'none'; choose one of: no_buffer"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong, says):
@@ -161,6 +166,75 @@ def test_settings_out_of_range_are_refused(wrong, says):
     with pytest.raises(SettingError, match=says) as error:
         ReplaySettings(memory=MIB, **wrong)
     assert error.value.setting == next(iter(wrong))
+
+
+def _shared(prompts: int = 4) -> Trace:
+    """Requests one after another, the first 300 tokens of each in the blocks 1 to 3 of 100 tokens."""
+    rows = [TraceRow(line, 100.0 * line, 340, 20, (1, 2, 3, 10 + line), 100) for line in range(prompts)]
+    return _trace(*rows)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "cached"),
+    [
+        (LLAMA, {"page_tokens": 16}, 3 * 288),
+        (LLAMA, {"page_tokens": 1}, 3 * 300),
+        (GEMMA, {"page_tokens": 16}, 2 * 288),
+    ],
+    ids=["pages of 16", "pages of 1", "window and full"],
+)
+def test_with_a_prefix_cache_what_the_trace_says_is_shared_is_not_computed_again(config, settings, cached):
+    """Three of four start behind the shared blocks, to the page; without the cache all is forwarded.
+
+    With a window the first leaves no rows that are needed there: the second makes the landing, for the others.
+    """
+    plain = _replay(config, _shared(), **settings)
+    shared = _replay(config, _shared(), prefix_cache=True, **settings)
+
+    assert (plain["cache"], plain["prefix"]) == (None, None)
+    assert shared["cache"]["cached_tokens"] == cached
+    assert shared["cache"]["prompt_tokens"] == 4 * 340
+    assert shared["throughput"]["tokens_forwarded"] == plain["throughput"]["tokens_forwarded"] - cached
+    assert shared["requests"]["done"] == 4
+    assert shared["latency"]["time_to_first_token"]["p50"] < plain["latency"]["time_to_first_token"]["p50"]
+
+
+def test_a_tight_arena_evicts_and_gives_the_same_document_twice():
+    """Under every policy, with forwards in flight and without."""
+    for eviction in ("lru", "lfu", "priority", "worth"):
+        for in_flight in (0, 2):
+            ways = {"memory": 2 * MIB, "prefix_cache": True, "eviction": eviction, "forwards_in_flight": in_flight}
+            first, second = (_replay(trace=_shared(12), cache_outputs=True, **ways) for _ in range(2))
+            assert json.dumps(first) == json.dumps(second)
+            assert first["requests"]["done"] == 12
+            assert first["cache"]["evictions"] > 0
+            assert first["prefix"] == {
+                "strategy": "extra_buffer", "grid_tokens": None, "eviction": {"name": eviction}, "cache_outputs": True,
+            }  # fmt: skip
+
+
+def test_pages_that_are_moved_take_time_on_the_gpu():
+    """Read and written at its bandwidth, before the next forward; not where moves are free."""
+    ways = {"trace": BURST, "memory": 2 * MIB, "output_fraction": 0.1, "config": GEMMA}
+    priced, free = _replay(**ways), _replay(**ways, moves_take_time=False)
+
+    assert priced["pages_moved"] > 0
+    assert priced["throughput"]["seconds"] > free["throughput"]["seconds"]
+
+
+def test_keys_are_equal_just_where_the_trace_says_so():
+    """By block and place; a block's end that a prompt does not reach, and what is generated, is its own."""
+    keys = TraceKeys(kept=2)
+    one, other = (Request(number, 0.0, 10, 5, prefix_ids=(1, 2 + number), block_tokens=4) for number in range(2))
+    alone = Request(2, 0.0, 10, 5)
+
+    first, second = keys.of(one, 12), keys.of(other, 12)
+    assert (first[:4] == second[:4]).all()
+    assert not set(first[4:].tolist()) & set(second[4:].tolist())
+    assert (first[8:] < 0).all()
+    assert len(set(first.tolist())) == 12
+    assert (keys.of(alone, 3) < 0).all()
+    assert (keys.of(one, 3) == first[:3]).all()
 
 
 def test_prefix_ids_of_different_sessions_differ():
@@ -234,6 +308,29 @@ def test_the_command_prints_the_same_json_twice(model, capsys):
     assert document["requests"]["done"] == 12
 
 
+def test_the_command_shares_prefixes_and_says_how_far(model, capsys):
+    """The options reach the cache, and the page has a line for it."""
+    command = [
+        "replay",
+        "--model",
+        model,
+        "--memory",
+        "64MiB",
+        "--trace",
+        str(DATA / "mooncake.jsonl"),
+        "--prefix-cache",
+    ]
+    command += ["--length-scale", "0.05", "--eviction", "worth", "--forwards-in-flight", "0"]
+    assert run(command) == 0
+    assert "tokens were there" in capsys.readouterr().out
+    assert run([*command, "--json"]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert document["prefix"]["eviction"] == {"name": "worth"}
+    assert document["loop"]["forwards_in_flight"] == 0
+    assert document["cache"]["cached_tokens"] > 0
+
+
 def test_the_command_prints_tables_for_a_person(model, capsys):
     """Requests by fate, latencies, bands, and what was skipped."""
     command = [
@@ -272,6 +369,10 @@ def test_the_command_prints_tables_for_a_person(model, capsys):
         (["--trace", str(DATA / "azure.csv"), "--limit", "0"], "--limit is 0"),
         (["--trace", str(DATA / "azure.csv"), "--chunk-tokens", "0"], "--chunk-tokens must be a whole number >= 1"),
         (["--trace", str(DATA / "azure.csv"), "--step-tokens", "9"], "--step-tokens is 9, less than one chunk"),
+        (["--trace", str(DATA / "azure.csv"), "--forwards-in-flight", "-1"], "--forwards-in-flight must be a whole"),
+        (["--trace", str(DATA / "azure.csv"), "--strategy", "x"], "--strategy unknown value 'x'"),
+        (["--trace", str(DATA / "azure.csv"), "--prefix-cache"], "do not say which prefixes they share"),
+        (["--trace", str(DATA / "mooncake.jsonl"), "--prefix-cache", "--eviction", "lruu"], "did you mean 'lru'"),
         (["--trace", str(DATA / "azure.csv"), "--parameters", "-3"], "--parameters is -3"),
         (["--trace", str(DATA / "azure.csv"), "--parameters", "10", "--active-parameters", "11"], "more than the 10"),
     ],

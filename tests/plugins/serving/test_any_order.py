@@ -152,7 +152,7 @@ class AnyOrderOnBytes(AnyOrder):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=25)
+TestAnyOrder.settings = settings(max_examples=25, stateful_step_count=20)
 TestAnyOrderOnBytes = AnyOrderOnBytes.TestCase
-TestAnyOrderOnBytes.settings = settings(max_examples=25, stateful_step_count=15)
+TestAnyOrderOnBytes.settings = settings(max_examples=12, stateful_step_count=12)
 TestAnyOrder = pytest.mark.req("ADM-1")(TestAnyOrder)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import attrs
 import pytest
 from planted import FAULTS, Fault
+from planted_sharing import SHARED_FAULTS
 
 from kvarena.bands.unit_ids import IdPool
 from kvarena.ledger.clearance import CLEARANCE, Answer
@@ -44,7 +45,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.req("HAR-3")
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("fault", [*FAULTS, *SHARED_FAULTS], ids=str)
 def test_a_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds from 0 on, each a world of its own, break a promise before the stated number of operations."""
     fault.plant(monkeypatch)
@@ -67,7 +68,8 @@ def test_there_are_at_least_thirty_faults_and_every_cell_is_accounted_for() -> N
     broken = {cell for fault in FAULTS for cell in fault.cells}
 
     assert len(FAULTS) >= 30
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    every = [fault.name for fault in (*FAULTS, *SHARED_FAULTS)]
+    assert len(set(every)) == len(every)
     assert broken | BOTH_READ | set(HELD) == set(CLEARANCE.cells)
     assert not broken & (BOTH_READ | set(HELD))
     assert {CLEARANCE.cells[cell].answer for cell in BOTH_READ} == {Answer.NONE}
