@@ -21,13 +21,18 @@ def make_request(number: int, prompt_tokens: int, output_tokens: int, seed: int 
     return Request(number, 0.0, prompt_tokens, output_tokens, tuple(prompt))
 
 
+def sharing(grid: int | None, strategy: str = "extra_buffer") -> PrefixConfig:
+    """Prefixes are shared where there is a ``grid`` of checkpoints."""
+    return PrefixConfig(share=grid is not None, checkpoint_tokens=grid, strategy=strategy)
+
+
 def make_storage(
-    model: Any, memory: str = "1MiB", *, in_flight: int = 2, grid: int | None = None, **settings: Any
+    model: Any, memory: str | int = "1MiB", *, prefix: PrefixConfig | None = None, in_flight: int = 2, **settings: Any
 ) -> Storage:
-    """A small arena for a tiny model, pages of 8 tokens; with a ``grid`` of checkpoints, prefixes may be shared."""
+    """A small arena for a tiny model, pages of 8 tokens."""
     arena = {"page_tokens": 8, "max_running": 6, "context_tokens": 128, "forwards_in_flight": in_flight, **settings}
-    prefix = PrefixConfig(share=grid is not None, checkpoint_tokens=grid)
-    return build_storage(probe_layers(model), StorageConfig(arena=ArenaConfig(memory=memory, **arena), prefix=prefix))
+    config = StorageConfig(arena=ArenaConfig(memory=memory, **arena), prefix=prefix or PrefixConfig())
+    return build_storage(probe_layers(model), config)
 
 
 def plain(model: Any, tokens: Sequence[int], stops: Sequence[int], count: int) -> list[int]:

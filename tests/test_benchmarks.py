@@ -24,6 +24,7 @@ QUICK = {
     "fill": ["--quick"],
     "scale": ["--quick"],
     "overlap": ["--quick", "--page-size", "16"],
+    "step": ["--quick"],
     "prefix": ["--quick"],
     "goodput": ["--quick"],
 }

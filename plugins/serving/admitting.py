@@ -15,7 +15,7 @@ from kvarena.plugins.serving.prefixes import Match, Prefixes
 from kvarena.plugins.serving.queue import Queue
 from kvarena.plugins.serving.seats import Seats, Starting
 from kvarena.storage.storage import Storage
-from kvarena.terms.answers import Admit, Never, Wait
+from kvarena.terms.answers import Never, Wait
 from kvarena.terms.events import event_log, tells_debug
 from kvarena.terms.invariants import invariant
 
@@ -23,8 +23,6 @@ _log = event_log()
 
 TOGETHER = 8
 """So many are let in at once where the cache can make room for all of them."""
-
-NOBODY = Admit(())
 
 
 class Admitting:
@@ -90,12 +88,12 @@ class Admitting:
         """All of these, if the cache can make room for all at once; else nobody. Who waited alone is asked alone."""
         if len(jobs) < 2 or self._has_waited == jobs[0].request.id:
             return []
-        asked = [Starting(job, NOBODY, prefixes.match(job)) for job in jobs]
-        entries = [match.entry for _, _, match in asked if match is not None]
+        asked = [(job, prefixes.match(job)) for job in jobs]
+        entries = [match.entry for _, match in asked if match is not None]
         for entry in entries:  # an eviction for one must not take what another has matched
             prefixes.cache.lock(entry)
         try:
-            questions = [_asked(job, match) for job, _, match in asked]
+            questions = [_asked(job, match) for job, match in asked]
             charges = [self._admission.prices.charge(*question[:3], question.purpose) for question in questions]
             known = [charge for charge in charges if charge is not None]
             if len(known) < len(charges) or not self._admission.room_for(tuple(map(sum, zip(*known, strict=True)))):
@@ -104,7 +102,7 @@ class Admitting:
         finally:
             for entry in entries:
                 prefixes.cache.unlock(entry)
-        return [starting._replace(answer=answer) for starting, answer in zip(asked, answers, strict=False)]
+        return [Starting(job, answer, match) for (job, match), answer in zip(asked, answers, strict=False)]
 
     def _one_by_one(self, prefixes: Prefixes, jobs: list[Job]) -> tuple[list[Starting], Wait | Never | None]:
         """As many of these as may start, each matched when those before it have been let in."""

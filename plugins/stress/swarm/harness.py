@@ -100,7 +100,7 @@ class Ranks:
         self.counts[op.verb, first.kind] += 1
         if first.kind == "value":
             self.scene.saw(op, first.value)
-            if op.verb in TO_THE_CACHE:
+            if op.verb in TO_THE_CACHE and self.stages[0].entries.is_open:
                 self.scene.sees(self.stages[0].entries.seen())
         elif first.kind == "error":
             self.scene.failed(op)

@@ -18,7 +18,7 @@ from kvarena.terms.errors import InvariantError
 from kvarena.terms.ports import IntArray
 
 PAGES = 14
-SPACES = (None, "salt")
+SPACES = (None, None, None, "salt")
 Prefix = tuple[Any, bytes]
 
 
@@ -57,9 +57,9 @@ class TreeMachine(RuleBasedStateMachine):
     # -- rules
 
     @precondition(lambda self: self.storage.requests.free_count)
-    @rule(data=st.data(), space=st.sampled_from(SPACES), count=st.integers(1, PAGES))
-    def begin(self, data: st.DataObject, space: Any, count: int) -> None:
-        """A request whose first pages others may have too. It starts where the model says."""
+    @rule(data=st.data(), space=st.sampled_from(SPACES), count=st.integers(1, PAGES), runs=st.integers(0, 3))
+    def begin(self, data: st.DataObject, space: Any, count: int, runs: int) -> None:
+        """A request whose first pages others may have too. It starts where the model says, and may run on at once."""
         keys = self.draw_keys(data, count)
         expected = self.landing(space, keys)
         if not self.has_room(keys):
@@ -68,6 +68,10 @@ class TreeMachine(RuleBasedStateMachine):
         self.check_match(reader.match, space, keys, expected)
         self.readers.append(reader)
         self.sound[reader.row] = True
+        if runs:
+            reader.grow(len(keys))
+        if runs > 1:
+            self.cache(reader, len(keys) // self.size * self.size, state=True, follow=True, priority=runs)
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
@@ -85,10 +89,17 @@ class TreeMachine(RuleBasedStateMachine):
         most = reader.length // self.size
         if most < least or not self.has_room(reader.keys):
             return
-        tokens = data.draw(st.integers(least, most)) * self.size
+        self.cache(
+            reader, data.draw(st.integers(least, most)) * self.size, state=state, follow=follow, priority=priority
+        )
+
+    def cache(self, reader: Reader, tokens: int, **settings: Any) -> None:
+        """Insert, and see what came of it."""
+        if tokens > reader.length or (reader.entry is not None and tokens < reader.entry.tokens):
+            return
         before = [self.known.get(self.prefix(reader, page)) for page in range(tokens // self.size)]
         had_windows = self.windows_of(reader, tokens)
-        inserted = reader.insert(tokens, state=state, follow=follow, priority=priority)
+        inserted = reader.insert(tokens, **settings)
 
         assert inserted.new_tokens == sum(known is None for known in before) * self.size
         self.learn(reader, tokens, inserted.state_kept)
@@ -244,9 +255,9 @@ class TreeMachine(RuleBasedStateMachine):
         return [band.ids.bound for band in self.storage.chain.bands.values()]
 
     def draw_keys(self, data: st.DataObject, count: int) -> IntArray:
-        """Pages of three values: prefixes are shared often, and part anywhere."""
-        pages = data.draw(st.lists(st.sampled_from((1, 1, 1, 2)), min_size=count, max_size=count))
-        return keys_of(*pages, size=self.size)
+        """Pages of ones that part into twos somewhere, and into threes: prefixes are shared often, and part anywhere."""
+        parts = sorted(data.draw(st.lists(st.integers(0, 2 * PAGES), min_size=2, max_size=2)))
+        return keys_of(*[1 + sum(page >= part for part in parts) for page in range(count)], size=self.size)
 
     def has_room(self, keys: IntArray) -> bool:
         """Whether a request of these keys can run beside the others: the machine is about the tree, not about room."""

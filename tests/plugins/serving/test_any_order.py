@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from loops import CountingRunner, assert_empty, loop_over, storage_of
 
 from kvarena.assembly.config import PrefixConfig
+from kvarena.backends.simulated import SimulatedDevice
 from kvarena.plugins.prefix_tree import PrefixTree
 from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.report import ABORTED, DONE, FAILED, REFUSED
@@ -142,13 +143,22 @@ class AnyOrder(RuleBasedStateMachine):
                 assert sampled == list(range(served.generated))
         check_idle(self.storage)
         assert_empty(self.loop)
+        self.check_device()
         self.storage.release()
+
+    def check_device(self) -> None:
+        """The host holds no bytes: there is nothing to look at."""
 
 
 class AnyOrderOnBytes(AnyOrder):
     """The same where every byte is watched, and work lands as late as it may."""
 
     backend = SIMULATED
+
+    def check_device(self) -> None:
+        """No access ran beside another that it had to wait for."""
+        assert isinstance(self.storage.device, SimulatedDevice)
+        self.storage.device.check()
 
 
 TestAnyOrder = AnyOrder.TestCase

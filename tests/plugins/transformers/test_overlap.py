@@ -30,7 +30,7 @@ def two_in_flight(hand: Hand, rows: list[int], requests: list[Request], steps: i
 def test_overlapped_steps_give_the_tokens_and_logits_of_lock_step(tiny, name):
     """Two forwards in flight, on a thread of their own: the same bits as one after another, and plain's tokens."""
     model = tiny(name)
-    requests = [make_request(0, 21, 12), make_request(1, 30, 12)]
+    requests = [make_request(0, 21, 8), make_request(1, 30, 8)]
     watched = {}
     for in_flight in (2, 0):
         storage = make_storage(model, in_flight=in_flight)
@@ -39,12 +39,12 @@ def test_overlapped_steps_give_the_tokens_and_logits_of_lock_step(tiny, name):
         rows = [hand.open(), hand.open()]
         hand.prefill(rows[0], requests[0], [16, 21])
         hand.prefill(rows[1], requests[1], [8, 24, 30])
-        two_in_flight(hand, rows, requests, 11)
+        two_in_flight(hand, rows, requests, 7)
 
-        assert list(hand.runner.tokens(0)) == plain(model, requests[0].prompt, [16, 21], 12)
-        assert list(hand.runner.tokens(1)) == plain(model, requests[1].prompt, [8, 24, 30], 12)
+        assert list(hand.runner.tokens(0)) == plain(model, requests[0].prompt, [16, 21], 8)
+        assert list(hand.runner.tokens(1)) == plain(model, requests[1].prompt, [8, 24, 30], 8)
         storage.release()
-    assert len(watched[2].logits) == len(watched[0].logits) == 2 + 3 + 2 * 11
+    assert len(watched[2].logits) == len(watched[0].logits) == 2 + 3 + 2 * 7
     assert all(map(torch.equal, watched[2].logits, watched[0].logits))
 
 

@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 import pytest
-from hands import Hand, make_request, make_storage, plain
+from hands import Hand, make_request, make_storage, plain, sharing
 
 FAMILIES = ["lfm3", "qwen3_next", "gemma3_text", "gpt_oss", "jamba", "kimi_linear", "falcon_h1"]
 
@@ -18,10 +18,10 @@ def with_prefix(request, prefix):
 def test_readers_of_a_prefix_get_plain_tokens(tiny, name):
     """Two readers start behind 32 tokens while their forward is still running; all three decode overlapped."""
     model = tiny(name)
-    storage = make_storage(model, grid=16)
+    storage = make_storage(model, prefix=sharing(16))
     hand = Hand(model, storage)
-    donor = make_request(0, 43, 10)
-    readers = [with_prefix(make_request(number, 3 + 9 * number, 10), donor.prompt[:32]) for number in (1, 2)]
+    donor = make_request(0, 43, 6)
+    readers = [with_prefix(make_request(number, 3 + 9 * number, 6), donor.prompt[:32]) for number in (1, 2)]
     rows = [hand.open()]
     hand.launch((rows[0], donor, 16, False))
     hand.launch((rows[0], donor, 32, False), after=hand.checkpoint(rows[0]))
@@ -31,7 +31,7 @@ def test_readers_of_a_prefix_get_plain_tokens(tiny, name):
     requests = [donor, *readers]
     hand.land()
     hand.launch(*[(row, request, request.prompt_tokens, True) for row, request in zip(rows, requests, strict=True)])
-    for step in range(1, 10):
+    for step in range(1, 6):
         hand.land()
         hand.launch(
             *[(row, request, request.prompt_tokens + step, True) for row, request in zip(rows, requests, strict=True)]
@@ -41,7 +41,7 @@ def test_readers_of_a_prefix_get_plain_tokens(tiny, name):
 
     for request in requests:
         assert list(hand.runner.tokens(request.id)) == plain(
-            model, request.prompt, [16, 32, request.prompt_tokens], 10
+            model, request.prompt, [16, 32, request.prompt_tokens], 6
         ), request.id
     storage.close(np.array(rows))
     storage.ownership.free_pages(pages)
@@ -55,7 +55,7 @@ def test_readers_of_a_prefix_get_plain_tokens(tiny, name):
 def test_a_request_resumes_behind_what_it_generated_itself(tiny, name):
     """Retracted while decoding, it comes back behind a checkpoint that its own decode steps have passed."""
     model = tiny(name)
-    storage = make_storage(model, grid=16)
+    storage = make_storage(model, prefix=sharing(16))
     hand = Hand(model, storage)
     request, row = make_request(0, 27, 24), hand.open()
     hand.launch((row, request, 16, False))
@@ -83,7 +83,7 @@ def test_a_request_resumes_behind_what_it_generated_itself(tiny, name):
 def test_a_prefix_ends_anywhere_where_no_state_is_kept(tiny):
     """Full attention alone: a reader starts inside another's chunk, at any page."""
     model = tiny("llama")
-    storage = make_storage(model, grid=16)
+    storage = make_storage(model, prefix=sharing(16))
     hand = Hand(model, storage)
     donor, row = make_request(0, 43, 4), hand.open()
     hand.prefill(row, donor, [43])
