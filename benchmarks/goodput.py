@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gpt-oss-120b", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b")
 SERVING = ServingConfig(chunk_tokens=2048, step_tokens=8192)
 FIRST_MAX, PER_TOKEN_MAX, KEPT_MIN = 5.0, 3.0, 0.9
-FINENESS, LEAST = 1.025, 0.05
+FINENESS, LEAST = 1.01, 0.05
 """Scales are ``LEAST * FINENESS ** n``: so finely they are searched."""
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """The cuts of a static split that are tried first."""
@@ -96,7 +96,7 @@ class Model:
 
     def highest(self, memory: Memory, start: int, good: Good) -> int:
         """The highest step of the scales that is good: from ``start`` on in leaps, then by halves."""
-        leap, low, high = 8, start, start
+        leap, low, high = 16, start, start
         if good(self.play(memory, start)):
             while good(self.play(memory, high := high + leap)):
                 low, leap = high, 2 * leap
@@ -202,7 +202,7 @@ def measure(model: Model, start: int) -> list[dict[str, Any]]:
     tell(model, one_page(model.plan), page)
     most = model.highest(clairvoyant(model.spec), ours, enough)
     tell(model, clairvoyant(model.spec), most)
-    cut, fixed = model.best_split(max(0, ours - 12), enough)
+    cut, fixed = model.best_split(max(0, ours - 32), enough)
     tell(model, cut, fixed)
     goodput = f"{model.name}: goodput, in times the rate of docs/goodput.md"
     rows = [

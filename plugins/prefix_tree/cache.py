@@ -6,7 +6,7 @@ from kvarena.plugins.prefix_tree.evict import Evicting
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.locks import Locks, node_of, split
-from kvarena.plugins.prefix_tree.node import Entry, Node, Root
+from kvarena.plugins.prefix_tree.node import Entry, Needs, Node, Root
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.events import event_log, tells_debug
@@ -20,6 +20,7 @@ class TreeCache:
     """A ``Cache`` of the entries of one tree.
 
     An entry's life:  1. lock    a request reads it: its pages, window rows and state stay.
+                         narrow  the request has moved on: the window rows that it still needs stay, and its pages.
                       2. relax   the request has moved past the windows and copied the state: its pages alone stay.
                       3. unlock  what no other request reads may go.
                       4. evict   pieces come back, in the order of the policy; or ``drop``: this one does.
@@ -30,7 +31,7 @@ class TreeCache:
         self._kinds = Kinds(store.plan)
         self._landings = Landings(self._kinds)
         self._shelf = Shelf(self._kinds, self._landings, eviction)
-        self._locks = Locks(self._shelf, self._kinds)
+        self._locks = Locks(self._shelf)
         self._evicting = Evicting(store, self._kinds, self._shelf, self._landings, self._forget)
         self._roots: dict[Hashable, Root] = {}
         self._now = 0
@@ -66,11 +67,12 @@ class TreeCache:
         node = node_of(entry)
         if node is None:
             fail("prefix_tree.lock_of_gone_entry", entry=entry)
-        there = relaxed or not entry.lands or self._landings.deepest(node, entry.stop) == entry.stop
+        returns = relaxed or entry.narrowed is not None
+        there = returns or not entry.lands or self._landings.deepest(node, entry.stop) == entry.stop
         invariant("prefix_tree.lock_of_gone_entry", there, entry=entry)
         if node.stop != entry.stop:
             node = split(node, entry.stop, self._shelf, self._kinds)
-        self._locks.lock(node, relaxed=relaxed)
+        self._locks.lock(node, None if relaxed else self._needs(entry))
 
     def unlock(self, entry: Entry, relaxed: bool = False) -> None:
         """The request reads it no more. ``relaxed``: ``relax`` was called for it.
@@ -78,7 +80,29 @@ class TreeCache:
         Raises:
             InvariantError: it was not locked so; nothing has changed.
         """
-        self._locks.unlock(self._locked(entry), relaxed=relaxed)
+        node = self._locked(entry)
+        invariant("prefix_tree.unlock_of_unlocked_entry", relaxed or entry.leased, entry=entry, relaxed=relaxed)
+        needs = None if relaxed else entry.leased.pop()
+        self._locks.unlock(node, needs)
+        if needs is not None and not needs.state:  # it had moved on: should it come back, it needs no more than now
+            entry.narrowed = needs
+
+    def narrow(self, entry: Entry, length: int) -> None:
+        """The reader of a locked entry is ``length`` tokens long, and has copied the state: what a query there needs of
+        the window rows behind the entry stays for it; the others, and the state, may go.
+
+        ``lock`` after ``unlock`` brings back just what it needs.
+
+        Raises:
+            InvariantError: it is not locked, or was relaxed; nothing has changed.
+        """
+        node = self._locked(entry)
+        invariant("prefix_tree.narrow_of_unlocked_entry", entry.leased, entry=entry)
+        before = entry.leased.pop()
+        needs = Needs(tuple(map(max, before.firsts, self._kinds.firsts_at(length, entry.stop))), False)
+        entry.leased.append(needs)
+        if needs != before:
+            self._locks.change(node, before, needs)
 
     def relax(self, entry: Entry) -> None:
         """The reader of a locked entry has copied its state and has moved past its windows: these may go.
@@ -86,7 +110,9 @@ class TreeCache:
         Raises:
             InvariantError: it is not locked, or was relaxed before; nothing has changed.
         """
-        self._locks.relax(self._locked(entry))
+        node = self._locked(entry)
+        invariant("prefix_tree.relax_of_unlocked_entry", entry.leased, entry=entry)
+        self._locks.relax(node, entry.leased.pop())
 
     def drop(self, entry: Entry) -> None:
         """This entry goes now: its state, and the window rows and pages that no other entry, lock or path needs.
@@ -104,8 +130,9 @@ class TreeCache:
         if node.state is not None:
             self._evicting.drop_state(node)
         if self._kinds.rows and not node.leases:
-            leaning = self._landings.leaning(node)
-            self._evicting.drop_rows(node, min(map(self._kinds.first, leaning), default=None))
+            leaning = [self._kinds.firsts(stop) for stop in self._landings.leaning(node)]
+            needed = map(min, zip(*leaning, strict=True)) if leaning else (node.stop,) * len(self._kinds.rows)
+            self._evicting.drop_rows(node, tuple(needed))
         while node.parent is not None and not (node.children or node.pins or node.is_end):
             node = self._evicting.drop_whole(node)
 
@@ -141,6 +168,12 @@ class TreeCache:
         """A use: later than all before it."""
         self._now += 1
         return self._now
+
+    def _needs(self, entry: Entry) -> Needs:
+        """What a lock of this entry is for; kept until it is taken off."""
+        needs, entry.narrowed = entry.narrowed or Needs(self._kinds.firsts(entry.stop), True), None
+        entry.leased.append(needs)
+        return needs
 
     def _locked(self, entry: Entry) -> Node:
         """The node that a locked entry ends."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import KV, ROWS, Node, Root
+from kvarena.plugins.prefix_tree.node import KV, ROWS, Firsts, Node, Root
 from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.ports import IntArray
@@ -39,7 +39,7 @@ class Evicting:
             node = shelf.popped(key)
             try:
                 if key & 1:
-                    self.drop_rows(node)
+                    self.drop_rows(node, shelf.facts.free_below(node))
                 elif node.pins or node.children:
                     self.drop_state(node)
                 else:
@@ -88,21 +88,21 @@ class Evicting:
                 self._shelf.touch(at, used=False)
                 at = at.parent
 
-    def drop_rows(self, node: Node, needed_from: int | None = None) -> None:
-        """A node's window rows go alone; those from page ``needed_from`` on stay, where others need them."""
+    def drop_rows(self, node: Node, needed: Firsts) -> None:
+        """A node's window rows go alone; those from the page ``needed`` on stay, one for each sub-pool."""
         count = node.stop - node.start
-        stays = np.arange(node.start, node.stop) >= (node.stop if needed_from is None else needed_from)
+        pages = np.arange(node.start, node.stop)
         ids: IntArray = np.frombuffer(node.ids, dtype=np.int64).copy()
         owner, rows = self._kinds.owner, []
-        for kind, held in zip(self._kinds.rows, node.rows, strict=True):
-            mask = kind.mask(held, count)
+        for kind, held, first in zip(self._kinds.rows, node.rows, needed, strict=True):
+            mask, stays = kind.mask(held, count), pages >= first
             gone = mask & ~stays
             if np.count_nonzero(gone) and kind is not owner:
                 self._store.sharing.free_in(kind.name, ids[gone])
             self.gone.rows[kind.column] += int(np.count_nonzero(gone))
             rows.append(kind.held(mask & stays))
-        if owner is not None:
-            gone = (ids != UNBOUND) & ~stays
+        if owner is not None:  # it outlives the others
+            gone = (ids != UNBOUND) & (pages < min(needed))
             self._store.ownership.free_pages(ids[gone])
             ids[gone] = UNBOUND
         self._shelf.withdraw(node)

@@ -2,7 +2,8 @@
 
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Node
+from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Firsts, Node
+from kvarena.terms.lifetimes import NEVER
 from kvarena.terms.ports import Piece
 
 ALL = KV | ROWS | STATE
@@ -19,12 +20,22 @@ class Facts:
         self._landings = landings
         self._splits = splits
         self._has_parts = splits and kinds.has_parts
+        self._none, self._all = (0,) * len(kinds.rows), (NEVER,) * len(kinds.rows)
 
     def free_of(self, node: Node) -> int:
-        """What of a node no lock protects: KV, ROWS, STATE."""
+        """What of a node no lock protects: KV, STATE. Of its window rows see ``free_below``."""
         if not self._splits:
-            return 0 if node.pins else ALL
-        return (0 if node.pins else KV) | (0 if node.leases else ROWS) | (0 if node.readers else STATE)
+            return 0 if node.pins else KV | STATE
+        return (0 if node.pins else KV) | (0 if _holds_state(node) else STATE)
+
+    def free_below(self, node: Node) -> Firsts:
+        """Per sub-pool that retires rows, the page before which no lock protects those of a node."""
+        if not self._splits and node.pins:
+            return self._none
+        leases = node.leases
+        if not leases:
+            return self._all
+        return next(iter(leases)) if len(leases) == 1 else tuple(map(min, zip(*leases, strict=True)))
 
     def pieces_of(self, node: Node) -> int:
         """Which pieces of a node may go now: WHOLE, or STATE and ROWS."""
@@ -32,8 +43,8 @@ class Facts:
             return WHOLE
         if not self._has_parts:
             return 0
-        state = STATE if node.state is not None and not node.readers else 0
-        return state | (ROWS if not node.leases and any(self._kinds.counts(node)) else 0)
+        state = STATE if node.state is not None and not _holds_state(node) else 0
+        return state | (ROWS if any(self._kinds.counts_below(node, self.free_below(node))) else 0)
 
     def piece(self, node: Node, what: int) -> Piece:
         """What is known now of one piece of a node: WHOLE, STATE or ROWS."""
@@ -61,3 +72,8 @@ class Facts:
         for _, leaning in zip(range(DEPENDANTS_MAX), landings.leaning(node), strict=False):
             stop = max(stop, leaning)
         return stop - landings.before(node) if stop else 0
+
+
+def _holds_state(node: Node) -> bool:
+    """Whether a reader needs the state at a node's end."""
+    return node.readers is not None and any([needs.state for needs in node.readers])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan, SubPool
-from kvarena.plugins.prefix_tree.node import Node
+from kvarena.plugins.prefix_tree.node import Firsts, Node
 from kvarena.terms.lifetimes import Full, Window, prefix_floor
 from kvarena.terms.ports import IntArray
 
@@ -54,6 +54,14 @@ class Rows(Protocol):
 
     def count(self, held: Any) -> int:
         """How many pages are held."""
+        ...
+
+    def count_before(self, held: Any, count: int, at: int) -> int:
+        """How many of these are among the first ``at`` pages of a node of ``count``; ``at`` may be below 0."""
+        ...
+
+    def first_at(self, length: int) -> int:
+        """A page before which a query at this length, in tokens, needs none."""
         ...
 
     def cut(self, held: Any, count: int, at: int) -> tuple[Any, Any]:
@@ -124,6 +132,13 @@ class Tail:
     def count(self, held: int) -> int:
         return held
 
+    def count_before(self, held: int, count: int, at: int) -> int:
+        return max(0, at - (count - held))
+
+    def first_at(self, length: int) -> int:
+        floor = prefix_floor(self._lifetime, np.array([length]))
+        return 0 if floor is None else int(floor[0]) // self._tokens
+
     def cut(self, held: int, count: int, at: int) -> tuple[int, int]:
         behind = count - at
         return max(0, held - behind), min(held, behind)
@@ -180,6 +195,12 @@ class Scattered:
     def count(self, held: bytes) -> int:
         return held.count(1)
 
+    def count_before(self, held: bytes, count: int, at: int) -> int:
+        return held[: max(0, at)].count(1)
+
+    def first_at(self, length: int) -> int:
+        return 0  # what retires in any order stays until all of it is passed
+
     def cut(self, held: bytes, count: int, at: int) -> tuple[bytes, bytes]:
         return held[:at], held[at:]
 
@@ -214,6 +235,14 @@ class Kinds:
         """The first page that a landing needs in any sub-pool that retires rows; itself where it needs none."""
         return min([kind.first(stop) for kind in self.rows], default=stop)
 
+    def firsts(self, stop: int) -> Firsts:
+        """The first page that a landing needs, per sub-pool that retires rows."""
+        return tuple([kind.first(stop) for kind in self.rows])
+
+    def firsts_at(self, length: int, stop: int) -> Firsts:
+        """Of the pages before a landing, the first that a query at this length needs, per sub-pool that retires rows."""
+        return tuple([min(kind.first_at(length), stop) for kind in self.rows])
+
     def nothing(self, count: int) -> tuple[Any, ...]:
         """The ``rows`` of a node of so many pages that holds none."""
         return tuple([kind.none(count) for kind in self.rows])
@@ -221,6 +250,14 @@ class Kinds:
     def counts(self, node: Node) -> list[int]:
         """How many pages a node holds in each of ``rows``."""
         return [kind.count(held) for kind, held in zip(self.rows, node.rows, strict=True)]
+
+    def counts_below(self, node: Node, firsts: Firsts) -> list[int]:
+        """How many of these lie before a page, one for each of ``rows``."""
+        count, start = node.stop - node.start, node.start
+        return [
+            kind.count(held) if first >= node.stop else kind.count_before(held, count, first - start)
+            for kind, held, first in zip(self.rows, node.rows, firsts, strict=True)
+        ]
 
     def rows_bytes(self, node: Node) -> int:
         """The bytes of a node's window rows."""

@@ -1,9 +1,13 @@
 """Who reads what: locks keep the path to an entry, and what its readers have not moved past."""
 
+from typing import TypeVar
+
 from kvarena.plugins.prefix_tree.kinds import Kinds
-from kvarena.plugins.prefix_tree.node import GONE, Entry, Node
+from kvarena.plugins.prefix_tree.node import GONE, Entry, Firsts, Needs, Node
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.terms.invariants import fail, invariant
+
+Key = TypeVar("Key", Firsts, Needs)
 
 
 class Locks:
@@ -11,42 +15,56 @@ class Locks:
 
     A lock's life:  1. lock    nothing that its reader needs may go: all pages of the path, the state at its end, the
                                window rows behind it.
-                    2. relax   the reader has copied the state and has moved past the windows: the path stays.
-                    3. unlock  all may go.
+                    2. change  the reader has moved on, and needs less of them.
+                    3. relax   the reader has copied the state and has moved past the windows: the path stays.
+                    4. unlock  all may go.
     """
 
-    def __init__(self, shelf: Shelf, kinds: Kinds) -> None:
+    def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._kinds = kinds
 
-    def lock(self, node: Node, *, relaxed: bool) -> None:
-        """Lock the landing at a node's end. Only the ancestors that were not locked before are visited."""
-        first, pin = node.stop if relaxed else self._kinds.first(node.stop), True
+    def lock(self, node: Node, needs: Needs | None) -> None:
+        """Lock the end of a node; for its path alone where nothing else is needed.
+
+        Only the ancestors that were not locked before are visited.
+        """
+        first, pin = node.stop if needs is None else min(needs.firsts, default=node.stop), True
         node.locks += 1
-        if not relaxed:
-            node.readers += 1
+        if needs is not None:
+            node.readers = _add(node.readers, needs)
         at: Node = node
         while at.parent is not None and (pin or at.stop > first):
             if pin:
                 at.pins += 1
                 pin = at.pins == 1
-            if at.stop > first:
-                leases = at.leases = at.leases or {}
-                leases[first] = leases.get(first, 0) + 1
+            if needs is not None and at.stop > first:
+                at.leases = _add(at.leases, needs.firsts)
             self._shelf.settle(at)
             at = at.parent
 
-    def relax(self, node: Node) -> None:
-        """One reader of the landing at a node's end needs the path alone."""
-        invariant("prefix_tree.relax_of_unlocked_entry", node.readers > 0, stop=node.stop, locks=node.locks)
-        self._let_go(node)
+    def change(self, node: Node, before: Needs, needs: Needs) -> None:
+        """One reader of the end of a node needs this, no more than before."""
+        self._let_go(node, before)
+        first, at = min(needs.firsts, default=node.stop), node
+        node.readers = _add(node.readers, needs)
+        self._shelf.settle(node)
+        while at.parent is not None and at.stop > first:
+            at.leases = _add(at.leases, needs.firsts)
+            self._shelf.settle(at)
+            at = at.parent
 
-    def unlock(self, node: Node, *, relaxed: bool) -> None:
-        """One reader, which was relaxed before or not, is gone."""
-        held = node.locks - node.readers if relaxed else node.readers
-        invariant("prefix_tree.unlock_of_unlocked_entry", held > 0, stop=node.stop, locks=node.locks, relaxed=relaxed)
-        if not relaxed:
-            self._let_go(node)
+    def relax(self, node: Node, needs: Needs) -> None:
+        """One reader of the end of a node needs the path alone."""
+        self._let_go(node, needs)
+
+    def unlock(self, node: Node, needs: Needs | None) -> None:
+        """One reader is gone; one that was relaxed before needed nothing else."""
+        readers = sum((node.readers or {}).values())
+        invariant(
+            "prefix_tree.unlock_of_unlocked_entry", node.locks > (readers if needs is None else 0), stop=node.stop
+        )
+        if needs is not None:
+            self._let_go(node, needs)
         node.locks -= 1
         at: Node = node
         while at.parent is not None:
@@ -56,23 +74,32 @@ class Locks:
                 return
             at = at.parent
 
-    def _let_go(self, node: Node) -> None:
+    def _let_go(self, node: Node, needs: Needs) -> None:
         """A reader needs the state and the window rows no more."""
-        first = self._kinds.first(node.stop)
-        node.readers -= 1
+        first, at = min(needs.firsts, default=node.stop), node
+        node.readers = _drop(node.readers, needs)
         self._shelf.settle(node)
-        at: Node = node
         while at.parent is not None and at.stop > first:
-            leases = at.leases
-            if leases is None or first not in leases:
-                fail("prefix_tree.lease_is_missing", first=first, stop=at.stop, leases=leases)
-            leases[first] -= 1
-            if not leases[first]:
-                del leases[first]
-            if not leases:
-                at.leases = None
+            at.leases = _drop(at.leases, needs.firsts)
             self._shelf.settle(at)
             at = at.parent
+
+
+def _add(counts: dict[Key, int] | None, key: Key) -> dict[Key, int]:
+    """One more of these."""
+    counts = {} if counts is None else counts
+    counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _drop(counts: dict[Key, int] | None, key: Key) -> dict[Key, int] | None:
+    """One fewer of these; None where none is left."""
+    if counts is None or key not in counts:
+        fail("prefix_tree.lease_is_missing", lease=key, found=counts)
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
+    return counts or None
 
 
 def node_of(entry: Entry) -> Node | None:
@@ -102,7 +129,7 @@ def split(node: Node, stop: int, shelf: Shelf, kinds: Kinds) -> Node:
     upper.pins = 1 if node.pins else 0
     upper.used, upper.priority, upper.origin = node.used, node.priority, node.origin
     if node.leases:
-        upper.leases = {first: count for first, count in node.leases.items() if first < stop} or None
+        upper.leases = {firsts: count for firsts, count in node.leases.items() if min(firsts) < stop} or None
     node.keys, node.ids = node.keys[at * kinds.page_bytes :], node.ids[at * 8 :]
     node.rows, node.start, node.parent = tuple([below for _, below in cuts]), stop, upper
     upper.children = {node.keys[: kinds.page_bytes]: node}

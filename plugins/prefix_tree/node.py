@@ -1,12 +1,23 @@
 """A stretch of cached tokens, and the places in it where requests start."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 KV, ROWS, STATE = 1, 2, 4
 """What a node has: its pages in sub-pools that never retire, window rows, a state. Flags."""
 
 WHOLE = 1
 """All that a node has, as one piece."""
+
+Firsts = tuple[int, ...]
+"""Per sub-pool that retires rows, the first page that a reader needs."""
+
+
+class Needs(NamedTuple):
+    """What a reader needs beside the path: window rows from these pages on, and maybe the state."""
+
+    firsts: Firsts
+    state: bool
+
 
 GONE = -1
 """The number of a node that was evicted."""
@@ -21,14 +32,15 @@ class Node:
     after its last token. ``origin`` is what the insert that brought it said of itself; ``is_end``: an insert ended
     here.
 
-    ``locks`` end here; ``pins`` are these and the children with pins. ``readers`` are the locks that were not relaxed:
-    they hold the state. ``leases`` are those from here on whose windows reach into the node, by the first page that
-    they need. ``counted`` is what of it can be evicted, ``listed`` the pieces that its policy knows: flags.
+    ``locks`` end here; ``pins`` are these and the children with pins. ``readers`` are the locks that were not relaxed,
+    by what each needs. ``leases`` are those from here on whose windows reach into the node, by the pages that they
+    need. ``counted`` is what of it can be evicted, ``listed`` the pieces that its
+    policy knows: flags. ``free_below``: per sub-pool of ``rows``, the page before which its rows count as evictable.
     """
 
     __slots__ = (
-        "children", "counted", "hits", "ids", "is_end", "keys", "leases", "listed", "locks", "number", "origin",
-        "parent", "pins", "priority", "readers", "rows", "start", "state", "stop", "used",
+        "children", "counted", "free_below", "hits", "ids", "is_end", "keys", "leases", "listed", "locks", "number",
+        "origin", "parent", "pins", "priority", "readers", "rows", "start", "state", "stop", "used",
     )  # fmt: skip
 
     def __init__(
@@ -41,8 +53,10 @@ class Node:
         self.state: int | None = None
         self.origin: Any = None
         self.is_end = False
-        self.locks = self.pins = self.readers = 0
-        self.leases: dict[int, int] | None = None
+        self.locks = self.pins = 0
+        self.readers: dict[Needs, int] | None = None
+        self.leases: dict[Firsts, int] | None = None
+        self.free_below: Firsts = ()
         self.number = GONE
         self.counted = self.listed = 0
         self.used = self.hits = 0
@@ -63,13 +77,17 @@ class Entry:
     """A place where a request can start, ``tokens`` from the beginning: what is locked and unlocked.
 
     It stays what it is when nodes are split: the node that had its last page keeps what lies behind the split.
-    ``lands``: whether a request could start there when it was handed out; else it is only read on.
+    ``lands``: whether a request could start there when it was handed out; else it is only read on. ``leased``: what its
+    locks that were not relaxed need, the last one last; ``narrowed``: what a reader needed that had moved on, and whose
+    lock was taken off.
     """
 
-    __slots__ = ("lands", "node", "stop", "tokens")
+    __slots__ = ("lands", "leased", "narrowed", "node", "stop", "tokens")
 
     def __init__(self, node: Node, stop: int, tokens: int, *, lands: bool) -> None:
         self.node, self.stop, self.tokens, self.lands = node, stop, tokens, lands
+        self.leased: list[Needs] = []
+        self.narrowed: Needs | None = None
 
     def __repr__(self) -> str:
         return f"<Entry of {self.tokens} tokens>"

@@ -26,6 +26,12 @@ class Totals:
             units[kinds.slots] = self.states
         return tuple(units)
 
+    def add_rows(self, node: Node, sign: int) -> None:
+        """Count those of a node's window rows that may go, or no more."""
+        if self.rows and node.free_below:
+            for column, count in enumerate(self._kinds.counts_below(node, node.free_below)):
+                self.rows[column] += sign * count
+
     def add(self, node: Node, what: int, sign: int) -> None:
         """Count what a node has of these, KV, ROWS and STATE, or no more."""
         if what & KV:
@@ -77,6 +83,7 @@ class Shelf:
             self._list(node, 0)
         self.held.add(node, ALL, -1)
         self.evictable.add(node, node.counted, -1)
+        self.evictable.add_rows(node, -1)
         self.nodes[node.number] = None
         self._unused.append(node.number)
         node.number = GONE
@@ -85,8 +92,9 @@ class Shelf:
         """What a node has is about to change: it is counted and listed no more, until ``restore``."""
         self.held.add(node, ALL, -1)
         self.evictable.add(node, node.counted, -1)
+        self.evictable.add_rows(node, -1)
         self._list(node, 0)
-        node.counted = 0
+        node.counted, node.free_below = 0, ()
 
     def restore(self, node: Node) -> None:
         """What a node has is as it will be."""
@@ -102,6 +110,12 @@ class Shelf:
                 self.evictable.add(node, counted & ~before, 1)
             if before & ~counted:
                 self.evictable.add(node, before & ~counted, -1)
+        if self.evictable.rows:
+            below = self.facts.free_below(node)
+            if below != node.free_below:
+                self.evictable.add_rows(node, -1)
+                node.free_below = below
+                self.evictable.add_rows(node, 1)
         listed = self.facts.pieces_of(node)
         if listed != node.listed:
             self._list(node, listed)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvarena.plugins.prefix_tree.facts import ALL
 from kvarena.plugins.prefix_tree.kinds import Kinds
-from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Node, Root
+from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Firsts, Node, Root
 from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.invariants import invariant
@@ -19,14 +19,17 @@ def verify_tree(roots: Mapping[Hashable, Root], shelf: Shelf, kinds: Kinds, stor
     """Raises InvariantError at the first promise that does not hold."""
     nodes = list(_nodes(roots))
     held, evictable, listed = Totals(kinds), Totals(kinds), 0
-    leases = _leases(nodes, kinds)
+    leases = _leases(nodes)
     for node in nodes:
         _check_place(node, shelf, kinds)
         _check_locks(node, leases.get(node.number))
-        invariant("prefix_tree.counted_is_free", node.counted == shelf.facts.free_of(node), stop=node.stop)
+        below = shelf.facts.free_below(node) if kinds.rows else ()
+        free = node.counted == shelf.facts.free_of(node) and node.free_below == below
+        invariant("prefix_tree.counted_is_free", free, stop=node.stop)
         invariant("prefix_tree.listed_may_go", node.listed == shelf.facts.pieces_of(node), stop=node.stop)
         held.add(node, ALL, 1)
-        evictable.add(node, node.counted & (KV | ROWS | STATE), 1)
+        evictable.add(node, node.counted & (KV | STATE), 1)
+        evictable.add_rows(node, 1)
         listed += bool(node.listed & (WHOLE | STATE)) + bool(node.listed & ROWS)
     invariant("prefix_tree.nodes_add_up", len(nodes) == len(shelf), found=len(nodes), kept=len(shelf))
     invariant("prefix_tree.held_adds_up", held.units() == shelf.held.units(), found=held.units())
@@ -59,23 +62,25 @@ def _check_place(node: Node, shelf: Shelf, kinds: Kinds) -> None:
     invariant("prefix_tree.children_or_none", node.children is None or node.children, stop=node.stop)
 
 
-def _check_locks(node: Node, leases: dict[int, int] | None) -> None:
+def _check_locks(node: Node, leases: dict[Firsts, int] | None) -> None:
     """Pins are locks and pinned children; leases are those of readers here and below."""
     pinned = sum(1 for child in (node.children or {}).values() if child.pins)
     invariant("prefix_tree.pins_add_up", node.pins == node.locks + pinned, pins=node.pins, locks=node.locks)
-    invariant("prefix_tree.readers_are_locks", 0 <= node.readers <= node.locks, readers=node.readers)
+    readers = sum((node.readers or {}).values())
+    invariant("prefix_tree.readers_are_locks", 0 <= readers <= node.locks, readers=readers)
     invariant("prefix_tree.leases_add_up", node.leases == leases, kept=node.leases, found=leases)
 
 
-def _leases(nodes: list[Node], kinds: Kinds) -> dict[int, dict[int, int]]:
-    """By the number of a node, its leases: how many readers need its window rows, by the first page they need."""
-    found: dict[int, dict[int, int]] = {}
+def _leases(nodes: list[Node]) -> dict[int, dict[Firsts, int]]:
+    """By the number of a node, its leases: how many readers need its window rows, by the pages that they need."""
+    found: dict[int, dict[Firsts, int]] = {}
     for node in nodes:
-        first, at = kinds.first(node.stop), node
-        while node.readers and at.parent is not None and at.stop > first:
-            there = found.setdefault(at.number, {})
-            there[first] = there.get(first, 0) + node.readers
-            at = at.parent
+        for needs, count in (node.readers or {}).items():
+            at = node
+            while at.parent is not None and at.stop > min(needs.firsts, default=node.stop):
+                there = found.setdefault(at.number, {})
+                there[needs.firsts] = there.get(needs.firsts, 0) + count
+                at = at.parent
     return found
 
 

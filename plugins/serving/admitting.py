@@ -55,7 +55,8 @@ class Admitting:
                 self._queue.remove(job)
                 self._ends.fail(job, str(stopped))
             elif stopped is not None or (self._queue and not self._storage.requests.free_count):
-                if self._preempt():
+                prefixes = self._seats.prefixes
+                if (prefixes is not None and prefixes.narrow()) or self._preempt():
                     continue
                 self._wait(stopped, flying=flying)
 

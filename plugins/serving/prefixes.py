@@ -2,7 +2,8 @@
 
 A request's way:  1. match   how much of its tokens the cache has; nothing changes.
                   2. begin   admission has locked the entry; the row reads its pages, and its state is copied.
-                  3. relax   the row has moved past the entry's window rows: the cache may let these go.
+                  3. relax   the row has moved past the entry's window rows: the cache may let these go; where memory
+                             is short they go one by one, as they are passed (``narrow``).
                   4. insert  at each landing that it makes, its pages are the cache's; the new entry is locked for it.
                   5. leave   what it has beyond that is inserted too, where somebody could start from it; unlocked.
 """
@@ -89,6 +90,10 @@ class PrefixCache(Cache, Protocol):
         """A request has started from a matched entry."""
         ...
 
+    def narrow(self, entry: Any, length: int) -> None:
+        """The reader of a locked entry is so long: of its window rows it needs those of a query there alone."""
+        ...
+
     def relax(self, entry: Any) -> None:
         """The reader of a locked entry needs its window rows and its state no more."""
         ...
@@ -135,6 +140,7 @@ class Prefixes:
         self._windows = [pool for pool in storage.plan.token_pools if not isinstance(pool.lifetime, Full)]
         self._reaches = _PastWindows(storage.plan, self._grid)
         self._relax_at: IntArray = np.full(len(storage.requests), NEVER, dtype=np.int64)
+        self._narrowed_at: IntArray = np.zeros(len(storage.requests), dtype=np.int64)
 
     # -- the start
 
@@ -190,6 +196,22 @@ class Prefixes:
             job.relaxed = True
         if len(past):
             self._relax_at[past] = NEVER
+
+    def narrow(self) -> bool:
+        """Memory is short: rows let go of window rows that they have passed, one page after another.
+
+        Whether any may have let go of some. Rows behind the last grid point stay: a checkpoint there may be under way.
+        """
+        if not self._windows:
+            return False
+        rows, size = self._running.rows(), self._grid or self._page
+        rows = rows[self._relax_at[rows] != NEVER]
+        lengths = self._storage.requests.lengths[rows] // size * size
+        moved = lengths > self._narrowed_at[rows]
+        for row, length in zip(rows[moved].tolist(), lengths[moved].tolist(), strict=True):
+            self.cache.narrow(self._running.jobs[row].entry, length)
+        self._narrowed_at[rows] = lengths
+        return bool(moved.any())
 
     def checkpoint(self, job: Job, pending: Pending) -> bool:
         """The forward that made a checkpoint is processed: the cache gets it, with all tokens before it.
@@ -262,6 +284,7 @@ class Prefixes:
     def _hold(self, row: int, job: Job, entry: Any, tokens: int) -> None:
         """The job reads this entry, locked, from here on."""
         job.entry, job.relaxed, job.kept = entry, False, tokens
+        self._narrowed_at[row] = tokens
         self._relax_at[row] = self._reaches(tokens)
 
 

@@ -84,8 +84,10 @@ class Stepping:
 
     def _evict(self, refused: Refused) -> bool:
         """Let the cache make room for a refused step."""
-        if self._admission.cache is None:
+        prefixes = self._seats.prefixes
+        if prefixes is None:
             return False
+        prefixes.narrow()
         return self._admission.free_for(tuple(refused.asked.get(name, 0) for name in self._names))
 
     def _retract(self, refused: Refused) -> None:

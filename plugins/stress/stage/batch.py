@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from kvarena.plugins.stress.stage.props import Check, Props, Units, Write, distinct
+from kvarena.plugins.stress.stage.props import Check, Props, Request, Units, Write, distinct
 from kvarena.plugins.stress.stage.tags import PoolTags
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.requests import UNBOUND
+from kvarena.terms.errors import ConfigError
 from kvarena.terms.lifetimes import prefix_floor
 from kvarena.terms.ports import IntArray
 
@@ -105,6 +106,32 @@ def missing_rows(props: Props, names: Sequence[str], ids: IterationIds) -> str:
             if len(lost):
                 return f"{names[at]} needs page {first + int(lost[0])} of {pool.name}, which is not bound"
     return ""
+
+
+def whole_of(props: Props, request: Request, tokens: int = -1) -> int:
+    """So many of a request's rows, as they can be handed over: whole pages that it has, all of them where -1.
+
+    Raises:
+        ConfigError: they end inside a page, or are more than it has.
+    """
+    size, length = props.maps.paging.tokens, props.length(request)
+    if tokens < 0:
+        return length // size * size
+    if tokens > length or tokens % size:
+        raise ConfigError(f"{request.name} has {length} rows, in pages of {size}: {tokens} are no whole pages")
+    return tokens
+
+
+def has_rows(props: Props, request: Request, tokens: int) -> bool:
+    """Whether a request still has all that one needs that starts at so many of its rows."""
+    storage, size = props.storage, props.maps.paging.tokens
+    pages, lengths = storage.requests.pages[request.row], np.array([tokens])
+    for pool in storage.plan.token_pools:
+        floor = prefix_floor(pool.lifetime, lengths)
+        first = 0 if floor is None else int(floor[0]) // size
+        if not storage.sharing.bound(pool.name, pages[first : tokens // size]).all():
+            return False
+    return True
 
 
 def rows_of_request(props: Props, row: int, length: int) -> IterationIds:

@@ -9,7 +9,7 @@ import numpy as np
 from kvarena.ledger.steps import Forward
 from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.forwards import Forwards
-from kvarena.plugins.stress.stage.props import NO_PAGES, Props, Request
+from kvarena.plugins.stress.stage.props import NO_PAGES, Props, Request, born
 from kvarena.plugins.stress.stage.requests import Requests
 from kvarena.storage.copies import Copy
 from kvarena.terms.answers import Refused
@@ -147,7 +147,7 @@ class Copies:
             if is_new:
                 self._requests.end(request)
             return handle
-        props.born(np.array([opened.row]), 0)
+        born(props, np.array([opened.row]), 0)
         opened.written = rows
         self.under_way[copy] = Transport(
             copy, handle, is_load=True, saved=dict(saved), request=opened, is_own=not source

@@ -10,13 +10,14 @@ from kvarena.plugins.prefix_tree import Entry as Landing
 from kvarena.plugins.prefix_tree import Match, PrefixTree
 from kvarena.plugins.stress.stage.keys import Keys
 from kvarena.plugins.stress.stage.props import NO_PAGES, Finding, Props, Request
+from kvarena.plugins.stress.stage.told import Told
+from kvarena.plugins.stress.stage.wishes import Wish, Wishes
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid
 from kvarena.terms.ports import Eviction, IntArray
 
 EVICTABLE_LIES = "evictable_is_not_what_comes_back"
-OTHER_TOKENS = "other_tokens"
 CHECKPOINT_LOST = "checkpoint_lost"
 
 
@@ -37,16 +38,6 @@ class Entry:
     locks: int = 0
 
 
-@attrs.define(eq=False)
-class Wish:
-    """What a request that is still to start would begin with. ``locked``: the landing that is kept for it."""
-
-    keys: Keys
-    prompt: int
-    match: Match
-    locked: Landing | None = None
-
-
 class Entries:
     """Names for what is in the cache, and what each request reads of it."""
 
@@ -56,11 +47,12 @@ class Entries:
         self._eviction = eviction
         self._tree: PrefixTree | None = None
         self._serial = 0
+        self.nothing = (0,) * len(props.storage.plan.sub_pools)
+        """The units of an empty cache."""
         self.known: dict[str, Entry] = {}
         """The oldest first."""
-        self.wishes: dict[str, Wish] = {}
-        self._told: dict[tuple[bool, int], int] = {}
-        """What tokens a page or, with True, a state was computed from, by its id."""
+        self.wishes = Wishes(lambda: self.tree)
+        self.told = Told(props)
 
     @property
     def tree(self) -> PrefixTree:
@@ -80,8 +72,8 @@ class Entries:
         """The arena was resized, when nothing was held: the cache is of another storage."""
         self._tree = None
         self.known.clear()
-        self.wishes.clear()
-        self._told.clear()
+        self.wishes.known.clear()
+        self.told.clear()
 
     def seen(self) -> dict[str, tuple[int, int]]:
         """Of each entry its rows, and how often it is locked by name."""
@@ -138,7 +130,7 @@ class Entries:
             moved = (theirs != own) & (theirs != UNBOUND) & (own != UNBOUND)
             moved[moved] = ~bound[tags.name][theirs[moved]] & self._bound(tags.name, theirs[moved])
             tags.by_id[theirs[moved]] = tags.by_id[own[moved]]
-        self._tell(request.keys, theirs, [at < handed or id_ != own[at] for at, id_ in enumerate(theirs.tolist())])
+        self.told.pages(request.keys, theirs, [at < handed or id_ != own[at] for at, id_ in enumerate(theirs.tolist())])
         found = self._match(request.keys, tokens)
         lands = found.tokens == tokens
         grid = props.storage.sizing.limits.grid or tokens
@@ -146,7 +138,7 @@ class Entries:
             words = f"{name}: nobody can start from the checkpoint of {request.name} at {tokens}: {found.stopped}"
             props.findings.append(Finding(CHECKPOINT_LOST, words))
         if state is not None and inserted.state_kept:
-            self._told[True, state] = request.keys.spelled(count, props.maps.paging.tokens)[-1]
+            self.told.state(request.keys, count, state)
         entry = Entry(name, request.keys, tokens, inserted.entry, theirs.copy(), lands)
         self.known[name] = entry
         if lands and goes_on:
@@ -166,40 +158,6 @@ class Entries:
         return held
 
     # -- who reads
-
-    def check_read(self, who: str, keys: Keys, match: Match) -> None:
-        """What a request is about to start from was computed from its own first tokens."""
-        spelled = keys.spelled(len(match.ids), self._props.maps.paging.tokens)
-        ids = match.ids.tolist()
-        told = [self._told.get((False, id_)) for id_ in ids]
-        wrong = [at for at, id_ in enumerate(ids) if id_ != UNBOUND and told[at] != spelled[at]]
-        if match.state is not None and self._told.get((True, match.state)) != (spelled or [None])[-1]:
-            wrong.append(len(ids))
-        if wrong:
-            what = f"page {wrong[0]}" if wrong[0] < len(ids) else "the state"
-            words = f"{who} starts from {match.tokens} tokens, and {what} was computed from others"
-            self._props.findings.append(Finding(OTHER_TOKENS, words))
-
-    def wish(self, keys: Keys, prompt: int) -> Wish:
-        """What a request with these values, so many to forward, would begin with now."""
-        return Wish(keys, prompt, self.tree.match(keys.first(prompt), namespace=keys.namespace))
-
-    def look_again(self, wish: Wish, prompt: int | None = None) -> Match:
-        """What it would begin with now; as it was found where that is locked."""
-        prompt = wish.prompt if prompt is None else prompt
-        if wish.locked is None:
-            wish.match = self.tree.match(wish.keys.first(prompt), namespace=wish.keys.namespace)
-            wish.prompt = prompt
-        elif wish.match.tokens >= prompt:
-            raise ConfigError(f"{wish.match.tokens} tokens are locked for a prompt of {prompt}; match it again")
-        return wish.match
-
-    def drop_wish(self, name: str) -> bool:
-        """A request that has not started will not; whether there was one of this name."""
-        wish = self.wishes.pop(name, None)
-        if wish is not None and wish.locked is not None:
-            self.tree.unlock(wish.locked)
-        return wish is not None
 
     def leave(self, request: Request) -> None:
         """The request reads the cache no more, or what it has just put there."""
@@ -240,42 +198,11 @@ class Entries:
             self._compare(before, live, everything=not pieces)
         return [entry] * bool(entry) + self.gone()
 
-    # -- the port of admission
-
-    def evictable(self) -> Sequence[int]:
-        """The units that come back if everything that is not locked is evicted."""
-        return self.tree.evictable() if self.is_open else (0,) * len(self._props.storage.plan.sub_pools)
-
-    def evict(self, enough: Callable[[], bool]) -> None:
-        """Give back what goes first, until it is enough."""
-        if self.is_open:
-            self.tree.evict(enough)
-
-    def lock(self, entry: Any) -> None:
-        """It may not be evicted; locks count."""
-        self.tree.lock(entry)
-
-    def unlock(self, entry: Any) -> None:
-        """One lock less."""
-        self.tree.unlock(entry)
-
     # -- inside
 
     def _keys_of(self, name: str) -> Keys:
-        holder = self._props.requests.get(name) or self.known.get(name) or self.wishes.get(name)
-        if holder is None:
-            names = {**self._props.requests, **self.known, **self.wishes}
-            return self._props.named(names, name, "request or entry").keys
-        return holder.keys
-
-    def _tell(self, keys: Keys, ids: IntArray, were_there: Sequence[bool]) -> None:
-        """These pages have these tokens; of those that were in the cache before that is known already."""
-        spelled = keys.spelled(len(ids), self._props.maps.paging.tokens)
-        for id_, value, was_there in zip(ids.tolist(), spelled, were_there, strict=True):
-            if was_there and id_ != UNBOUND and self._told.get((False, id_)) != value:
-                words = f"page id {id_} is read for tokens that it was not computed from"
-                self._props.findings.append(Finding(OTHER_TOKENS, words))
-            self._told[False, id_] = value
+        holders: dict[str, Request | Entry | Wish] = {**self.wishes.known, **self.known, **self._props.requests}
+        return self._props.named(holders, name, "request or entry").keys
 
     def _match(self, keys: Keys, tokens: int) -> Match:
         """What the cache has of so many tokens, and one to be computed."""
@@ -303,3 +230,27 @@ class Entries:
         if came != said or (everything and any(left)):
             words = f"{list(before)} units were evictable, {came} came back and {list(left)} are evictable still"
             self._props.findings.append(Finding(EVICTABLE_LIES, words))
+
+
+class Port:
+    """The cache as admission knows it; nothing is in it until it is asked for by a request."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    def evictable(self) -> Sequence[int]:
+        """The units that come back if everything that is not locked is evicted."""
+        return self._entries.tree.evictable() if self._entries.is_open else self._entries.nothing
+
+    def evict(self, enough: Callable[[], bool]) -> None:
+        """Give back what goes first, until it is enough."""
+        if self._entries.is_open:
+            self._entries.tree.evict(enough)
+
+    def lock(self, entry: Any) -> None:
+        """It may not be evicted; locks count."""
+        self._entries.tree.lock(entry)
+
+    def unlock(self, entry: Any) -> None:
+        """One lock less."""
+        self._entries.tree.unlock(entry)

@@ -9,7 +9,7 @@ import numpy as np
 from kvarena.ledger.steps import Forward
 from kvarena.plugins.stress.stage.batch import missing_rows, reads_of, reads_of_units, writes_of
 from kvarena.plugins.stress.stage.entries import Entries
-from kvarena.plugins.stress.stage.props import Check, Finding, Props, Write, touches
+from kvarena.plugins.stress.stage.props import Check, Finding, Props, Write, born, touches
 from kvarena.plugins.stress.stage.requests import Requests
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.mirrors import Mirrors
@@ -156,7 +156,7 @@ class Forwards:
         reserved = props.storage.drafts.reserve(rows, lengths)
         if isinstance(reserved, Refused):
             return reserved
-        props.born(rows, before)
+        born(props, rows, before)
         for name, length in to.items():
             props.request(name).reserved = length
         return len(lengths)

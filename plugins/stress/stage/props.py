@@ -163,20 +163,6 @@ class Props:
         self.storage.requests.away.check_none(np.array([request.row]), asked_by=asked_by, drafting=True)
         return request
 
-    def born(self, rows: IntArray, before: IntArray | int) -> None:
-        """The pages that these rows have beyond the ``before`` first are new."""
-        if not self.tags.on:
-            return
-        table = self.storage.requests
-        now = table.page_counts[rows]
-        grown = (now > before).nonzero()[0]
-        if not len(grown):
-            return
-        first = np.broadcast_to(before, now.shape)
-        ids = [table.pages[rows[at], first[at] : now[at]] for at in grown.tolist()]
-        new = ids[0] if len(ids) == 1 else np.concatenate(ids)
-        self.tags.born(new[new != UNBOUND])
-
     def length(self, request: Request) -> int:
         """How many rows a request has."""
         return int(self.storage.requests.lengths[request.row])
@@ -247,3 +233,18 @@ def distinct(numbers: IntArray) -> IntArray:
     if np.count_nonzero(is_new) == len(is_new):
         return numbers
     return np.concatenate((numbers[:1], numbers[1:][is_new]))
+
+
+def born(props: Props, rows: IntArray, before: IntArray | int) -> None:
+    """The pages that these rows have beyond the ``before`` first are new."""
+    if not props.tags.on:
+        return
+    table = props.storage.requests
+    now = table.page_counts[rows]
+    grown = (now > before).nonzero()[0]
+    if not len(grown):
+        return
+    first = np.broadcast_to(before, now.shape)
+    ids = [table.pages[rows[at], first[at] : now[at]] for at in grown.tolist()]
+    new = ids[0] if len(ids) == 1 else np.concatenate(ids)
+    props.tags.born(new[new != UNBOUND])

@@ -46,7 +46,7 @@ class Questions:
         props = self._props
         storage = props.storage
         storage.flush()
-        chain, wishes = storage.chain, self._entries.wishes.items()
+        chain, wishes = storage.chain, self._entries.wishes.known.items()
         found = [f"request {name} is open" for name in props.requests]
         found += [f"units {name} are held" for name in props.units]
         found += [f"entry {name} is cached" for name in self._entries.known]
@@ -83,6 +83,7 @@ class Questions:
         self,
         prompt: int = 1,
         output: int = 1,
+        *,
         chunk: int = 0,
         cached: int = 0,
         window: int = 0,
@@ -104,8 +105,8 @@ class Questions:
         output = admission.clip(prompt, output) if clip else output
         if clip and not output:
             return {"answer": "never", "largest_prompt": admission.largest_prompt(1)}
-        wish = self._entries.wishes.get(request)
-        match = self._entries.look_again(wish, prompt) if wish is not None else None
+        wish = self._entries.wishes.known.get(request)
+        match = self._entries.wishes.look_again(wish, prompt) if wish is not None else None
         reading, cached = (match.entry, match.tokens) if match is not None else (None, 0)
         answer = admission.ask(prompt, output, cached_tokens=cached, reading=reading)
         if isinstance(answer, Never):

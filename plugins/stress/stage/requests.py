@@ -7,15 +7,14 @@ import numpy as np
 
 from kvarena.admission.admission import Admission
 from kvarena.ledger.clearance import FORWARD, FORWARD_READ
-from kvarena.plugins.stress.stage.batch import reads_of, reads_of_units, rows_of_request, writes_of
+from kvarena.plugins.stress.stage.batch import reads_of, reads_of_units, rows_of_request, whole_of, writes_of
 from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.keys import Keys
-from kvarena.plugins.stress.stage.props import Check, Pending, Props, Request, Units, Write
+from kvarena.plugins.stress.stage.props import Check, Pending, Props, Request, Units, Write, born
 from kvarena.plugins.stress.stage.tags import BLANK, value_tag, word_tag
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError, nearest
-from kvarena.terms.lifetimes import prefix_floor
 from kvarena.terms.ports import IntArray
 
 
@@ -46,7 +45,7 @@ class Requests:
         if isinstance(row, Refused):
             return row
         if keys is None:
-            wish = self._entries.wishes.get(name)
+            wish = self._entries.wishes.known.get(name)
             keys = wish.keys if wish is not None else self._entries.keys_for(None)
         request = self._props.requests[name] = Request(name, row, keys)
         if self._props.tags.slots is not None:
@@ -75,7 +74,7 @@ class Requests:
             opened = self.open(request, self._entries.keys_for(shares) if shares else None)
             if isinstance(opened, Refused):
                 return opened
-            self._entries.drop_wish(request)
+            self._entries.wishes.drop(request)
             one = opened
         elif shares:
             raise ConfigError(f"{request} has its values already; it may share when it is opened")
@@ -118,7 +117,7 @@ class Requests:
     def finish(self, request: str, entry: str = "", tokens: int = -1, state: bool = False) -> int:
         """All that a request holds comes back, its first rows to the cache where an entry is named: its rows."""
         one = self._props.request(request)
-        whole = self.whole(one, tokens) if entry else 0
+        whole = whole_of(self._props, one, tokens) if entry else 0
         if whole:
             self._entries.check_new(entry)
             self._entries.keep(entry, one, whole, self._state_at(one, whole) if state else None)
@@ -128,7 +127,7 @@ class Requests:
         """A request is gone, started or not; how many rows it had."""
         if request in self._props.requests:
             return self.end(request)
-        promised, had_wish = self.promised.pop(request, None), self._entries.drop_wish(request)
+        promised, had_wish = self.promised.pop(request, None), self._entries.wishes.drop(request)
         if promised is None and not had_wish:
             self._props.request(request)
         if promised is not None:
@@ -146,30 +145,6 @@ class Requests:
         self._entries.leave(one)
         del props.requests[request]
         return length
-
-    def whole(self, request: Request, tokens: int = -1) -> int:
-        """So many of a request's rows, as they can be handed over: whole pages that it has, all of them where -1.
-
-        Raises:
-            ConfigError: they end inside a page, or are more than it has.
-        """
-        size, length = self._props.maps.paging.tokens, self._props.length(request)
-        if tokens < 0:
-            return length // size * size
-        if tokens > length or tokens % size:
-            raise ConfigError(f"{request.name} has {length} rows, in pages of {size}: {tokens} are no whole pages")
-        return tokens
-
-    def has_rows(self, request: Request, tokens: int) -> bool:
-        """Whether a request still has all that one needs that starts at so many of its rows."""
-        storage, size = self._props.storage, self._props.maps.paging.tokens
-        pages, lengths = storage.requests.pages[request.row], np.array([tokens])
-        for pool in storage.plan.token_pools:
-            floor = prefix_floor(pool.lifetime, lengths)
-            first = 0 if floor is None else int(floor[0]) // size
-            if not storage.sharing.bound(pool.name, pages[first : tokens // size]).all():
-                return False
-        return True
 
     def write(
         self,
@@ -268,7 +243,7 @@ class Requests:
         stepped = self._props.storage.step(rows, np.array(lengths, dtype=np.int64))
         if isinstance(stepped, Refused):
             return stepped
-        self._props.born(rows, before)
+        born(self._props, rows, before)
         return None
 
     def _take_units(self, name: str, units: Mapping[str, int]) -> int | Refused:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kvarena.admission.admission import Admission
+from kvarena.plugins.stress.stage.batch import has_rows, whole_of
 from kvarena.plugins.stress.stage.copies import copy_slots
 from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.forwards import Forwards
@@ -57,14 +58,14 @@ class Sharing:
         entries = self._entries
         if request in self._props.requests or request in self._props.units:
             raise ConfigError(f"request {request!r} runs already; match one that is still to start")
-        known = entries.wishes.get(request)
+        known = entries.wishes.known.get(request)
         keys = known.keys if known is not None and not shares else entries.keys_for(shares, namespace)
-        entries.drop_wish(request)
-        wish = entries.wish(keys, prompt or sum((shares or {}).values()) + 1)
+        entries.wishes.drop(request)
+        wish = entries.wishes.make(keys, prompt or sum((shares or {}).values()) + 1)
         if lock and wish.match.entry is not None:
             entries.tree.lock(wish.match.entry)
             wish.locked = wish.match.entry
-        entries.wishes[request] = wish
+        entries.wishes.known[request] = wish
         match = wish.match
         return {
             "tokens": match.tokens, "agreed": match.agreed, "has_state": match.state is not None,
@@ -74,17 +75,17 @@ class Sharing:
     def start(self, request: str) -> int | Refused:
         """A request that was matched has a row, which reads what was found, and a copy of the state: its rows."""
         props, entries = self._props, self._entries
-        wish = props.named(entries.wishes, request, "request that was matched")
-        match = entries.look_again(wish)
+        wish = props.named(entries.wishes.known, request, "request that was matched")
+        match = entries.wishes.look_again(wish)
         opened = self._requests.open(request, wish.keys)
         if isinstance(opened, Refused):
             return opened
-        del entries.wishes[request]
+        del entries.wishes.known[request]
         if match.entry is None:
             return 0
         if wish.locked is None:
             entries.tree.lock(match.entry)
-        entries.check_read(request, wish.keys, match)
+        entries.told.check(request, wish.keys, match)
         opened.reading = match.entry  # locked once, and let go of at its end
         try:
             props.storage.sharing.start(opened.row, match.ids, match.tokens)
@@ -103,12 +104,12 @@ class Sharing:
     def cache(self, request: str, entry: str, tokens: int = -1) -> int:
         """A request's first rows are in the cache, and read from there: how many."""
         props, one = self._props, self._props.present(request, "cache")
-        tokens = self._requests.whole(one, tokens)
+        tokens = whole_of(props, one, tokens)
         if props.storage.plan.slots is not None:
             raise ConfigError(
                 f"nobody could start from {entry!r}, which has no state; use checkpoint, or finish with state = true"
             )
-        if not self._requests.has_rows(one, tokens):
+        if not has_rows(props, one, tokens):
             raise ConfigError(f"{request} has let go of window rows that a start at {tokens} needs")
         if one.reading is not None and tokens <= one.reading.tokens:
             raise ConfigError(f"{request} reads {one.reading.tokens} rows from the cache already, {tokens} among them")

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvarena.admission.admission import Admission
 from kvarena.plugins.stress.stage.copies import Copies
-from kvarena.plugins.stress.stage.entries import Entries
+from kvarena.plugins.stress.stage.entries import Entries, Port
 from kvarena.plugins.stress.stage.forwards import Forwards
 from kvarena.plugins.stress.stage.operations import VERBS, AwaitsError, Op
 from kvarena.plugins.stress.stage.props import Finding, Props
@@ -91,7 +91,7 @@ class Stage:
             storage = self.storage
             self._admission = Admission(
                 storage.chain, storage.sizing, storage.ownership,
-                chunk_tokens=self.chunk_tokens, output_fraction=self.output_fraction, cache=self.entries,
+                chunk_tokens=self.chunk_tokens, output_fraction=self.output_fraction, cache=Port(self.entries),
             )  # fmt: skip
         return self._admission
 

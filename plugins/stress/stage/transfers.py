@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from kvarena.plugins.stress.stage.batch import places_of, reads_of
-from kvarena.plugins.stress.stage.props import Props, Request, Write, touches
+from kvarena.plugins.stress.stage.props import Props, Request, Write, born, touches
 from kvarena.plugins.stress.stage.requests import Requests
 from kvarena.storage.transfers import Transfer
 from kvarena.terms.answers import Refused
@@ -79,7 +79,7 @@ class Transfers:
             if is_new:
                 self._requests.end(request)
             return handle
-        self._props.born(np.array([opened.row]), 0)
+        born(self._props, np.array([opened.row]), 0)
         opened.written = rows
         self.passages[transfer] = Passage(transfer, handle, opened, rows, is_receive=True)
         return rows

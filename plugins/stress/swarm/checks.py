@@ -6,9 +6,10 @@ from typing import Any
 import attrs
 
 from kvarena.chain.chain import Chain
-from kvarena.plugins.stress.stage.entries import CHECKPOINT_LOST, EVICTABLE_LIES, OTHER_TOKENS
+from kvarena.plugins.stress.stage.entries import CHECKPOINT_LOST, EVICTABLE_LIES
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.stage.stage import TIMED, Outcome, Stage
+from kvarena.plugins.stress.stage.told import OTHER_TOKENS
 from kvarena.terms.errors import InvariantError
 
 LOST_WRITE = "lost_write"

@@ -22,7 +22,7 @@ def rest(stage: Stage, scene: Scene) -> Iterator[Op]:
         yield Op("finish", {"request": name})
     for name in tuple(stage.props.units):
         yield Op("free", {"request": name})
-    for name in tuple(stage.entries.wishes):
+    for name in tuple(stage.entries.wishes.known):
         yield Op("abort", {"request": name})
     for name, entry in tuple(stage.entries.known.items()):
         yield from [Op("unlock", {"entry": name})] * entry.locks

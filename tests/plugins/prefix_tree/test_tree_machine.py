@@ -57,7 +57,7 @@ class TreeMachine(RuleBasedStateMachine):
     # -- rules
 
     @precondition(lambda self: self.storage.requests.free_count)
-    @rule(data=st.data(), space=st.sampled_from(SPACES), count=st.integers(1, PAGES), runs=st.integers(0, 3))
+    @rule(data=st.data(), space=st.sampled_from(SPACES), count=st.integers(1, PAGES), runs=st.integers(0, 4))
     def begin(self, data: st.DataObject, space: Any, count: int, runs: int) -> None:
         """A request whose first pages others may have too. It starts where the model says, and may run on at once."""
         keys = self.draw_keys(data, count)
@@ -71,7 +71,7 @@ class TreeMachine(RuleBasedStateMachine):
         if runs:
             reader.grow(len(keys))
         if runs > 1:
-            self.cache(reader, len(keys) // self.size * self.size, state=True, follow=True, priority=runs)
+            self.cache(reader, max(1, count * runs // 4) * self.size, state=True, follow=True, priority=runs)
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
