@@ -76,4 +76,4 @@ class Facts:
 
 def _holds_state(node: Node) -> bool:
     """Whether a reader needs the state at a node's end."""
-    return node.readers is not None and any([needs.state for needs in node.readers])
+    return node.readers is not None and any(needs.state for needs in node.readers)

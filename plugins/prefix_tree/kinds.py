@@ -240,7 +240,7 @@ class Kinds:
         return tuple([kind.first(stop) for kind in self.rows])
 
     def firsts_at(self, length: int, stop: int) -> Firsts:
-        """Of the pages before a landing, the first that a query at this length needs, per sub-pool that retires rows."""
+        """Of the pages before a landing, the first that a query at this length needs, likewise."""
         return tuple([min(kind.first_at(length), stop) for kind in self.rows])
 
     def nothing(self, count: int) -> tuple[Any, ...]:
