@@ -133,8 +133,7 @@ class Entries:
         self.told.pages(request.keys, theirs, [at < handed or id_ != own[at] for at, id_ in enumerate(theirs.tolist())])
         found = self._match(request.keys, tokens)
         lands = found.tokens == tokens
-        grid = props.storage.sizing.limits.grid or tokens
-        if state is not None and not lands and props.length(request) < tokens + grid:
+        if state is not None and not lands:
             words = f"{name}: nobody can start from the checkpoint of {request.name} at {tokens}: {found.stopped}"
             props.findings.append(Finding(CHECKPOINT_LOST, words))
         if state is not None and inserted.state_kept:

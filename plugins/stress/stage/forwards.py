@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from kvarena.ledger.steps import Forward
-from kvarena.plugins.stress.stage.batch import missing_rows, reads_of, reads_of_units, writes_of
+from kvarena.plugins.stress.stage.batch import has_rows, missing_rows, reads_of, reads_of_units, writes_of
 from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.props import Check, Finding, Props, Write, born, touches
 from kvarena.plugins.stress.stage.requests import Requests
@@ -191,7 +191,9 @@ class Forwards:
                 one.pending.remove(pending)
                 if pending.slot is None:
                     continue
-                if pending.entry in self._entries.known:
+                beyond = props.length(one) >= pending.tokens + (props.storage.sizing.limits.grid or 0)
+                is_late = beyond and not has_rows(props, one, pending.tokens)  # nobody could start there any more
+                if is_late or pending.entry in self._entries.known:
                     props.storage.sharing.free_slots(np.array([pending.slot]))
                 else:
                     self._entries.keep(pending.entry, one, pending.tokens, pending.slot)
