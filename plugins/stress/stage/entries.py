@@ -26,7 +26,7 @@ class Entry:
     """What was inserted under a name: the first ``tokens`` of ``keys``, in the pages ``ids``.
 
     ``lands``: a request could start from it when it was inserted; it is gone when none can. One that nobody ever could
-    start from is gone with its pages. ``locks``: those that the operation ``lock`` has put there.
+    start from is gone with its pages. ``held``: the locks that the operation ``lock`` has put there.
     """
 
     name: str
@@ -35,7 +35,12 @@ class Entry:
     landing: Landing
     ids: IntArray
     lands: bool
-    locks: int = 0
+    held: list[Landing] = attrs.field(factory=list)
+
+    @property
+    def locks(self) -> int:
+        """How often it is locked by name."""
+        return len(self.held)
 
 
 class Entries:
@@ -106,6 +111,14 @@ class Entries:
         ((name, tokens),) = shares.items()
         return self._keys_of(name).forked(tokens, self._serial, namespace)
 
+    def hold(self, entry: Entry) -> None:
+        """Lock an entry by name."""
+        landing = self._match(entry.keys, entry.tokens).entry
+        if landing is None or landing.tokens != entry.tokens:
+            raise ConfigError(f"nobody can start from {entry.name!r}, so there is nothing to keep for one")
+        self.tree.lock(landing)
+        entry.held.append(landing)
+
     def changed_from(self, request: Request, length: int) -> None:
         """A request's values from this length on will be others: its rows there were given back."""
         self._serial += 1
@@ -162,10 +175,10 @@ class Entries:
         """The request reads the cache no more, or what it has just put there."""
         if request.reading is not None:
             self.tree.unlock(request.reading, relaxed=request.is_relaxed)
-        request.reading, request.is_relaxed = None, False
+        request.reading, request.is_relaxed, request.narrowed = None, False, 0
 
-    def is_past(self, request: Request) -> bool:
-        """Whether a request needs neither the window rows nor the state of what it reads."""
+    def is_past(self, request: Request, length: int) -> bool:
+        """Whether a request of this length needs neither the window rows nor the state of what it reads."""
         storage, reading = self._props.storage, request.reading
         assert reading is not None
         grid, rows = storage.sizing.limits.grid, np.array([reading.tokens])
@@ -173,7 +186,7 @@ class Entries:
         reached = [floor_reaches(one, rows) for one in lifetimes if not isinstance(one, Full)]
         without = 0 if storage.plan.slots else NEVER
         least = max((NEVER if found is None else int(found[0]) for found in reached), default=without)
-        return self._props.length(request) >= least
+        return length >= least
 
     # -- what goes
 

@@ -203,6 +203,7 @@ _CACHE = (
             _may("forward", NAME, "", "copy it behind the kernels of this open forward, and cache it afterwards"),
         ),
     ),
+    Verb("narrow", "a request needs of what it reads only what its next queries need", (_REQUEST,)),
     Verb("relax", "a request has moved past the windows and the state of what it reads", (_REQUEST,)),
     Verb("lock", "keep an entry from being evicted", (_ENTRY,)),
     Verb("unlock", "let it go again", (_ENTRY,)),

@@ -47,7 +47,7 @@ class Request:
     """A request with a row, and its token values. ``written``: its rows up to here were given to somebody to write.
 
     ``reserved``: the length that its drafts may reach; 0 without any. ``reading``: the entry of the cache that is
-    locked for it; ``is_relaxed``: its path alone. ``pending``: checkpoints that are not in the cache yet.
+    locked for it; ``is_relaxed``: its path alone; ``narrowed``: what a query from this length on needs. ``pending``: checkpoints that are not in the cache yet.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Request:
     reserved: int = 0
     reading: Landing | None = None
     is_relaxed: bool = False
+    narrowed: int = 0
     pending: list[Pending] = attrs.field(factory=list)
 
 

@@ -107,6 +107,9 @@ class Requests:
             return self._free_units(request)
         one = props.request(request)
         ranges = [range(*piece) for piece in pieces] if pieces is not None else [range(props.length(one))]
+        left = min((piece.start for piece in ranges), default=props.length(one))
+        if left < one.narrowed or (one.is_relaxed and not self._entries.is_past(one, left)):
+            raise ConfigError(f"{request} has let go of window rows that it would need with {left} rows")
         props.storage.ownership.free_rows(one.row, ranges)
         length = props.length(one)
         one.written = min(one.written, length)

@@ -40,7 +40,7 @@ class Sharing:
         """What this room does, by verb."""
         return {
             "match": self.match, "start": self.start, "cache": self.cache, "spare": self.spare,
-            "checkpoint": self.checkpoint, "relax": self.relax, "lock": self.lock, "unlock": self.unlock,
+            "checkpoint": self.checkpoint, "narrow": self.narrow, "relax": self.relax, "lock": self.lock, "unlock": self.unlock,
             "evict": self.evict, "entries": self.entries,
         }  # fmt: skip
 
@@ -170,19 +170,27 @@ class Sharing:
         one = self._props.request(request)
         if one.reading is None or one.is_relaxed:
             raise ConfigError(f"{request} reads no entry of the cache, or was relaxed before")
-        if not self._entries.is_past(one):
+        if not self._entries.is_past(one, self._props.length(one)):
             raise ConfigError(f"{request} needs the window rows of what it reads still")
         self._entries.tree.relax(one.reading)
         one.is_relaxed = True
         return one.reading.tokens
 
+    def narrow(self, request: str) -> int:
+        """A request needs of what it reads what a query from here on needs: the length that is meant."""
+        props, one = self._props, self._props.request(request)
+        if one.reading is None or one.is_relaxed:
+            raise ConfigError(f"{request} reads no entry of the cache, or was relaxed before")
+        size = props.storage.sizing.limits.grid or props.maps.paging.tokens
+        length = props.length(one) // size * size
+        self._entries.tree.narrow(one.reading, length)
+        one.narrowed = max(one.narrowed, length)
+        return length
+
     def lock(self, entry: str) -> int:
         """An entry is kept; how often."""
         found = self._entries.find(entry)
-        if not found.lands:
-            raise ConfigError(f"nobody could start from {entry!r}, so there is nothing to keep for one")
-        self._entries.tree.lock(found.landing)
-        found.locks += 1
+        self._entries.hold(found)
         return found.locks
 
     def unlock(self, entry: str) -> int:
@@ -190,8 +198,7 @@ class Sharing:
         found = self._entries.find(entry)
         if not found.locks:
             raise ConfigError(f"entry {entry!r} is not locked by name; requests unlock what they read at their end")
-        self._entries.tree.unlock(found.landing)
-        found.locks -= 1
+        self._entries.tree.unlock(found.held.pop())
         return found.locks
 
     def evict(self, entry: str = "", pieces: int = 1) -> list[str]:

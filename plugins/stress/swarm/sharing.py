@@ -95,6 +95,13 @@ def copied(draw: Draw) -> list[Op]:
     return [Op("checkpoint", {"request": guest.name, "entry": draw.name("e"), "forward": draw.scene.open_forward})]
 
 
+def narrow(draw: Draw) -> list[Op]:
+    """A request has moved on, and lets go of what it has passed of what it reads."""
+    guest = draw.pick([guest for guest in draw.scene.ready() if guest.reads and guest.length > guest.reads])
+    behind = [Op("evict", {"pieces": draw.rng.randint(1, 3)})] if draw.chance(0.5) else []
+    return [Op("narrow", {"request": guest.name}), *behind] if guest else []
+
+
 def relax(draw: Draw) -> list[Op]:
     """A request moves past what it started from and says so, or says so too early."""
     reading = [guest for guest in _settled(draw) if guest.reads and not guest.sending]
@@ -139,5 +146,5 @@ def _shared(draw: Draw) -> tuple[str, int] | None:
     return source, min(rows, draw.length_max)
 
 
-BETWEEN = (begin, twin, insert, offer, relax, shed)
+BETWEEN = (begin, twin, insert, offer, narrow, relax, shed)
 """By the names of ``world.SHARING``."""

@@ -56,6 +56,7 @@ SHARING: Mapping[str, float] = {
     "twin": 4.0,
     "offer": 10.0,
     "insert": 6.0,
+    "narrow": 3.0,
     "relax": 3.0,
     "shed": 3.0,
 }

@@ -47,6 +47,8 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree = tree_of(self.storage, name, splits=splits)
         self.readers: list[Reader] = []
         self.sound: dict[int, bool] = {}  # whether a reader could be started from its entry when it locked it
+        self.was_whole: dict[int, bool] = {}  # whether it had all window rows there
+        self.narrowed: dict[int, int] = {}  # the length that it has narrowed to
         self.dropped = False
         self.ends: set[Prefix] = set()  # where inserts ended, ever
         self.known: dict[Prefix, Known] = {}
@@ -67,9 +69,10 @@ class TreeMachine(RuleBasedStateMachine):
         reader = Reader(self.storage, self.tree, keys, space)
         self.check_match(reader.match, space, keys, expected)
         self.readers.append(reader)
-        self.sound[reader.row] = True
-        if runs:
-            reader.grow(len(keys))
+        self.locked(reader, sound=True, whole=True)
+        for length in (len(keys) // 2, len(keys), len(keys))[: 3 if runs else 0]:  # windows retire at each
+            if length >= reader.length:
+                reader.grow(length)
         if runs > 1:
             self.cache(reader, max(1, count * runs // 4) * self.size, state=True, follow=True, priority=runs)
 
@@ -104,8 +107,10 @@ class TreeMachine(RuleBasedStateMachine):
         assert inserted.new_tokens == sum(known is None for known in before) * self.size
         self.learn(reader, tokens, inserted.state_kept)
         end = self.prefix(reader, tokens // self.size - 1)
-        self.entries.append((inserted.entry, end))
-        self.sound[reader.row] = self.was_landing(reader)
+        found = self.tree.match(np.append(reader.keys[:tokens], 0), namespace=reader.namespace)
+        if found.tokens == tokens:  # a handle of its own: that of the insert is its reader's, who may narrow it
+            self.entries.append((found.entry, end))
+        self.locked(reader, sound=self.was_landing(reader), whole=had_windows)
         if had_windows and (self.storage.plan.slots is None or self.known[end].state is not None):
             assert self.is_landing(reader.namespace, reader.keys, tokens // self.size)
 
@@ -114,6 +119,15 @@ class TreeMachine(RuleBasedStateMachine):
     def relax(self, data: st.DataObject) -> None:
         """One has moved past the windows of its entry."""
         data.draw(st.sampled_from([reader for reader in self.readers if self.may_relax(reader)])).relax()
+
+    @precondition(lambda self: any(self.may_narrow(reader) for reader in self.readers))
+    @rule(data=st.data())
+    def narrow(self, data: st.DataObject) -> None:
+        """One has moved on: it needs the window rows that a query at its length needs, and no state."""
+        reader = data.draw(st.sampled_from([reader for reader in self.readers if self.may_narrow(reader)]))
+        self.tree.narrow(reader.entry, reader.length)
+        self.sound[reader.row] = False  # what it started from may go
+        self.narrowed[reader.row] = reader.length if self.was_whole[reader.row] else 0
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
@@ -223,6 +237,18 @@ class TreeMachine(RuleBasedStateMachine):
                 assert self.tree.holds(reader.entry)
 
     @invariant()
+    def narrowed_readers_have_what_they_need(self) -> None:
+        """The window rows behind its entry that a query at its length needs are there."""
+        for reader in getattr(self, "readers", []):
+            length = self.narrowed.get(reader.row, 0)
+            if reader.entry is None or reader.relaxed or not length:
+                continue
+            for pool in self.storage.plan.token_pools:
+                for page in self.needed(pool.lifetime, length / self.size):
+                    if (page + 1) * self.size <= reader.entry.tokens:
+                        assert self.bound(pool.name, self.known[self.prefix(reader, page)].id)
+
+    @invariant()
     def nothing_is_kept_in_vain(self) -> None:
         """A window's page is kept where an insert ended behind it, for that landing; if that is gone, it may go."""
         needed: dict[str, set[Prefix]] = {name: set() for name in getattr(self, "names", ())}
@@ -255,7 +281,7 @@ class TreeMachine(RuleBasedStateMachine):
         return [band.ids.bound for band in self.storage.chain.bands.values()]
 
     def draw_keys(self, data: st.DataObject, count: int) -> IntArray:
-        """Pages of ones that part into twos somewhere, and into threes: prefixes are shared often, and part anywhere."""
+        """Pages of ones, that part into twos and threes somewhere: prefixes are shared often, and part anywhere."""
         parts = sorted(data.draw(st.lists(st.integers(0, 2 * PAGES), min_size=2, max_size=2)))
         return keys_of(*[1 + sum(page >= part for part in parts) for page in range(count)], size=self.size)
 
@@ -312,10 +338,11 @@ class TreeMachine(RuleBasedStateMachine):
         """How many pages of a prefix the tree has."""
         return self.tree.match(np.frombuffer(raw, dtype=np.int64), namespace=space).agreed // self.size
 
-    def needed(self, lifetime: Any, stop: int) -> Iterator[int]:
+    def needed(self, lifetime: Any, stop: float) -> Iterator[int]:
         """The pages that a query after so many needs."""
-        gone = {p for pages in whole_pages(lifetime.retired(0, stop * self.size), self.size) for p in pages}
-        return (page for page in range(stop) if page not in gone)
+        length = round(stop * self.size)
+        gone = {p for pages in whole_pages(lifetime.retired(0, length), self.size) for p in pages}
+        return (page for page in range(-(-length // self.size)) if page not in gone)
 
     def bound(self, name: str, page_id: int) -> bool:
         return page_id >= 0 and bool(self.storage.sharing.bound(name, np.array([page_id]))[0])
@@ -340,6 +367,13 @@ class TreeMachine(RuleBasedStateMachine):
     def was_landing(self, reader: Reader) -> bool:
         """Whether a request could be started from a reader's entry."""
         return self.is_landing(reader.namespace, reader.keys, reader.entry.tokens // self.size)
+
+    def locked(self, reader: Reader, *, sound: bool, whole: bool) -> None:
+        """A reader has locked another entry."""
+        self.sound[reader.row], self.was_whole[reader.row], self.narrowed[reader.row] = sound, whole, 0
+
+    def may_narrow(self, reader: Reader) -> bool:
+        return reader.entry is not None and not reader.relaxed
 
     def may_relax(self, reader: Reader) -> bool:
         return reader.entry is not None and not reader.relaxed and reader.is_past()

@@ -13,7 +13,7 @@ VERBS = {
     "take", "extend", "free", "finish", "abort", "retract", "read", "fits", "admit", "cache", "lock", "unlock", "evict",
     "launch", "run", "record", "process", "step", "barrier", "turn", "reserve", "commit", "backup", "load", "name",
     "submit", "end", "cancel", "copy_state", "send", "recv", "publish", "peer_write", "release", "flush", "relief",
-    "match", "start", "spare", "checkpoint", "relax",
+    "match", "start", "spare", "checkpoint", "narrow", "relax",
 }  # fmt: skip
 
 
