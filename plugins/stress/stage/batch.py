@@ -9,7 +9,7 @@ from kvarena.plugins.stress.stage.tags import PoolTags
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.errors import ConfigError
-from kvarena.terms.lifetimes import prefix_floor
+from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid, prefix_floor
 from kvarena.terms.ports import IntArray
 
 Only = Mapping[int, Iterable[int]]
@@ -132,6 +132,18 @@ def has_rows(props: Props, request: Request, tokens: int) -> bool:
         if not storage.sharing.bound(pool.name, pages[first : tokens // size]).all():
             return False
     return True
+
+
+def is_past(props: Props, request: Request, length: int) -> bool:
+    """Whether a request of this length needs neither the window rows nor the state of the entry that it reads."""
+    storage, reading = props.storage, request.reading
+    assert reading is not None
+    grid, rows = storage.sizing.limits.grid, np.array([reading.tokens])
+    lifetimes = [on_grid(pool.lifetime, grid) for pool in storage.plan.token_pools]
+    reached = [floor_reaches(one, rows) for one in lifetimes if not isinstance(one, Full)]
+    without = 0 if storage.plan.slots else NEVER
+    least = max((NEVER if found is None else int(found[0]) for found in reached), default=without)
+    return length >= least
 
 
 def rows_of_request(props: Props, row: int, length: int) -> IterationIds:

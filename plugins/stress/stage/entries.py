@@ -14,7 +14,6 @@ from kvarena.plugins.stress.stage.told import Told
 from kvarena.plugins.stress.stage.wishes import Wish, Wishes
 from kvarena.storage.requests import UNBOUND
 from kvarena.terms.errors import ConfigError
-from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid
 from kvarena.terms.ports import Eviction, IntArray
 
 EVICTABLE_LIES = "evictable_is_not_what_comes_back"
@@ -176,17 +175,6 @@ class Entries:
         if request.reading is not None:
             self.tree.unlock(request.reading, relaxed=request.is_relaxed)
         request.reading, request.is_relaxed, request.narrowed = None, False, 0
-
-    def is_past(self, request: Request, length: int) -> bool:
-        """Whether a request of this length needs neither the window rows nor the state of what it reads."""
-        storage, reading = self._props.storage, request.reading
-        assert reading is not None
-        grid, rows = storage.sizing.limits.grid, np.array([reading.tokens])
-        lifetimes = [on_grid(pool.lifetime, grid) for pool in storage.plan.token_pools]
-        reached = [floor_reaches(one, rows) for one in lifetimes if not isinstance(one, Full)]
-        without = 0 if storage.plan.slots else NEVER
-        least = max((NEVER if found is None else int(found[0]) for found in reached), default=without)
-        return length >= least
 
     # -- what goes
 

@@ -47,7 +47,8 @@ class Request:
     """A request with a row, and its token values. ``written``: its rows up to here were given to somebody to write.
 
     ``reserved``: the length that its drafts may reach; 0 without any. ``reading``: the entry of the cache that is
-    locked for it; ``is_relaxed``: its path alone; ``narrowed``: what a query from this length on needs. ``pending``: checkpoints that are not in the cache yet.
+    locked for it; ``is_relaxed``: its path alone; ``narrowed``: what queries from this length on need of it.
+    ``pending``: checkpoints that are not in the cache yet.
     """
 
     name: str

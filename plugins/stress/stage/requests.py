@@ -7,7 +7,7 @@ import numpy as np
 
 from kvarena.admission.admission import Admission
 from kvarena.ledger.clearance import FORWARD, FORWARD_READ
-from kvarena.plugins.stress.stage.batch import reads_of, reads_of_units, rows_of_request, whole_of, writes_of
+from kvarena.plugins.stress.stage.batch import is_past, reads_of, reads_of_units, rows_of_request, whole_of, writes_of
 from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.keys import Keys
 from kvarena.plugins.stress.stage.props import Check, Pending, Props, Request, Units, Write, born
@@ -108,7 +108,7 @@ class Requests:
         one = props.request(request)
         ranges = [range(*piece) for piece in pieces] if pieces is not None else [range(props.length(one))]
         left = min((piece.start for piece in ranges), default=props.length(one))
-        if left < one.narrowed or (one.is_relaxed and not self._entries.is_past(one, left)):
+        if left < one.narrowed or (one.is_relaxed and not is_past(props, one, left)):
             raise ConfigError(f"{request} has let go of window rows that it would need with {left} rows")
         props.storage.ownership.free_rows(one.row, ranges)
         length = props.length(one)

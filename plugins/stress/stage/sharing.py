@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kvarena.admission.admission import Admission
-from kvarena.plugins.stress.stage.batch import has_rows, whole_of
+from kvarena.plugins.stress.stage.batch import has_rows, is_past, whole_of
 from kvarena.plugins.stress.stage.copies import copy_slots
 from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.forwards import Forwards
@@ -40,8 +40,8 @@ class Sharing:
         """What this room does, by verb."""
         return {
             "match": self.match, "start": self.start, "cache": self.cache, "spare": self.spare,
-            "checkpoint": self.checkpoint, "narrow": self.narrow, "relax": self.relax, "lock": self.lock, "unlock": self.unlock,
-            "evict": self.evict, "entries": self.entries,
+            "checkpoint": self.checkpoint, "narrow": self.narrow, "relax": self.relax, "lock": self.lock,
+            "unlock": self.unlock, "evict": self.evict, "entries": self.entries,
         }  # fmt: skip
 
     # -- a request that is still to start
@@ -170,7 +170,7 @@ class Sharing:
         one = self._props.request(request)
         if one.reading is None or one.is_relaxed:
             raise ConfigError(f"{request} reads no entry of the cache, or was relaxed before")
-        if not self._entries.is_past(one, self._props.length(one)):
+        if not is_past(self._props, one, self._props.length(one)):
             raise ConfigError(f"{request} needs the window rows of what it reads still")
         self._entries.tree.relax(one.reading)
         one.is_relaxed = True
