@@ -110,6 +110,8 @@ class Requests:
             if (whole != stop and self.has_states) or not whole:
                 continue
             state = self._state(row) if self.has_states else None
+            if self.has_states and state is None:  # the checkpoint is skipped
+                continue
             inserted = self.tree.insert(row, keys, whole, state=state, after=entry)
             self.tree.lock(inserted.entry)
             if entry is not None:
@@ -138,8 +140,14 @@ class Requests:
 
     def _state(self, row: int) -> int | None:
         """The state as it is now, in a slot of the cache's; None where no other can be had for the row."""
+        one = tuple(int(pool.is_slots) for pool in self.storage.plan.sub_pools)
+        if not self.storage.chain.feasible(one):
+            self.tree.evict(lambda: self.storage.chain.feasible(one))
+            if not self.storage.chain.feasible(one):
+                return None
         slot = self.storage.sharing.hand_over_slot(row, 0)
-        assert self._has_room(lambda: self.storage.sharing.take_slot(row, 0))
+        taken = self.storage.sharing.take_slot(row, 0)
+        assert not isinstance(taken, Refused)
         return slot
 
     def _has_room(self, take: Callable[[], Any]) -> bool:
