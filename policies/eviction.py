@@ -108,14 +108,15 @@ class RankedVictims:
                                    is ranked anew, and the next one looked at.
                     3. remove      its rank is stale.
     Always:  the heap has the last rank of every piece, and at most as many stale ones + STALE_MAX
-    A rank ends with its piece's key. Where values age, the floor at which each piece was ranked is kept beside.
+    A rank ends with its piece's key. Where values age, the floor at which each key was ranked is kept beside with its
+    last use, also while the piece may not go.
     """
 
     def __init__(self, order: Order) -> None:
         self._rank = order.rank
         self._ranks: dict[int, tuple[float, ...]] = {}
         self._heap: list[tuple[float, ...]] = []
-        self._floors: dict[int, float] | None = {} if order.ages else None
+        self._floors: dict[int, tuple[int, float]] | None = {} if order.ages else None
         self._floor = 0.0
 
     def __len__(self) -> int:
@@ -126,17 +127,22 @@ class RankedVictims:
         ranks, floors = self._ranks, self._floors
         if key in ranks:
             fail("eviction.piece_is_there_already", key=key)
-        ranks[key] = rank = (*self._rank(piece, self._floor), key)
+        floor = self._floor
+        if floors is not None:  # a piece that was locked meanwhile, and not used, is no newer for it
+            used, before = floors.get(key, (-1, floor))
+            floor = before if used == piece.used else floor
+            floors[key] = (piece.used, floor)
+        ranks[key] = rank = (*self._rank(piece, floor), key)
         heappush(self._heap, rank)
-        if floors is not None:
-            floors[key] = self._floor
 
     def touch(self, key: int, piece: Piece, *, used: bool) -> None:
         """What is known of a piece has changed."""
-        floor = self._floor if used or self._floors is None else self._floors[key]
+        floor = self._floor if used or self._floors is None else self._floors[key][1]
         rank = (*self._rank(piece, floor), key)
+        if self._floors is not None:
+            self._floors[key] = (piece.used, floor)
         if rank != self._ranks[key]:
-            self._put(key, rank, floor)
+            self._put(key, rank)
 
     def remove(self, key: int) -> None:
         """This piece may not go, or has gone with another."""
@@ -153,28 +159,25 @@ class RankedVictims:
                 continue
             if looks and look is not None:
                 looks -= 1
-                floor = 0.0 if floors is None else floors[key]
-                now = (*self._rank(look(key), floor), key)
+                piece, floor = look(key), 0.0 if floors is None else floors[key][1]
+                now = (*self._rank(piece, floor), key)
                 if now > rank:
-                    self._put(key, now, floor)
+                    self._put(key, now)
                     continue
             del ranks[key]
             if floors is not None:
+                del floors[key]
                 self._floor = max(self._floor, rank[0])
             return key
         return None
 
-    def _put(self, key: int, rank: tuple[float, ...], floor: float) -> None:
+    def _put(self, key: int, rank: tuple[float, ...]) -> None:
         self._ranks[key] = rank
         heappush(self._heap, rank)
-        if self._floors is not None:
-            self._floors[key] = floor
         self._tidy()
 
     def _tidy(self) -> None:
         """Forget stale ranks once there are as many as pieces."""
         if len(self._heap) > 2 * len(self._ranks) + STALE_MAX:
-            self._heap = list(self._ranks.values())
+            self._heap[:] = self._ranks.values()
             heapify(self._heap)
-            if self._floors is not None:
-                self._floors = {key: self._floors[key] for key in self._ranks}

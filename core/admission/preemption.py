@@ -23,9 +23,13 @@ class Victim(NamedTuple):
 class Relaxing(Cache, Protocol):
     """A cache some of whose readers have let go of an entry's windows and state: their locks keep the path alone."""
 
-    def lock(self, entry: Any, relaxed: bool = False) -> None: ...
+    def lock(self, entry: Any, relaxed: bool = False) -> None:
+        """One reader more; ``relaxed``: one that needs the path alone."""
+        ...
 
-    def unlock(self, entry: Any, relaxed: bool = False) -> None: ...
+    def unlock(self, entry: Any, relaxed: bool = False) -> None:
+        """One reader fewer; ``relaxed``: one that needed the path alone."""
+        ...
 
 
 class Unlocked:
@@ -46,11 +50,12 @@ class Unlocked:
 
     def put_back(self, victim: Victim) -> None:
         """It goes on."""
-        if self.cache is not None and self._off.pop(victim.row, None) is not None:
+        if self.cache is not None and victim.row in self._off:
             if victim.relaxed:
                 cast(Relaxing, self.cache).lock(victim.reading, relaxed=True)
             else:
                 self.cache.lock(victim.reading)
+            del self._off[victim.row]
 
     def put_all_back(self) -> None:
         """Every lock is as it was."""

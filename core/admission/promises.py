@@ -58,11 +58,6 @@ class Promises:
         self._promised: Demand | None = None
         self._promised_at = (-1, -1, -1)
 
-    @property
-    def starting(self) -> int:
-        """How many requests were promised their charge and have no row yet."""
-        return self._starting_count
-
     def promise(self, charge: Demand, requests: int = 1) -> None:
         """A request, or several together, will start with this charge: held back, until ``start`` gives it to rows."""
         self._check(charge)

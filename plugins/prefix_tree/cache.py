@@ -91,8 +91,8 @@ class TreeCache:
         """The reader of a locked entry is ``length`` tokens long, and has copied the state: what a query there needs of
         the window rows behind the entry stays for it; the others, and the state, may go.
 
-        ``lock`` after ``unlock`` brings back just what it needs, so the handle is its reader's alone: another who starts
-        here has one of its own, from ``match``.
+        ``lock`` after ``unlock`` brings back just what it needs, so the handle is its reader's alone: another who
+        starts here has one of its own, from ``match``.
 
         Raises:
             InvariantError: it is not locked, or was relaxed; nothing has changed.

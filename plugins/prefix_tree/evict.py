@@ -93,21 +93,27 @@ class Evicting:
         count = node.stop - node.start
         pages = np.arange(node.start, node.stop)
         ids: IntArray = np.frombuffer(node.ids, dtype=np.int64).copy()
-        owner, rows = self._kinds.owner, []
-        for kind, held, first in zip(self._kinds.rows, node.rows, needed, strict=True):
-            mask, stays = kind.mask(held, count), pages >= first
-            gone = mask & ~stays
-            if np.count_nonzero(gone) and kind is not owner:
-                self._store.sharing.free_in(kind.name, ids[gone])
-            self.gone.rows[kind.column] += int(np.count_nonzero(gone))
-            rows.append(kind.held(mask & stays))
-        if owner is not None:  # it outlives the others
-            gone = (ids != UNBOUND) & (pages < min(needed))
-            self._store.ownership.free_pages(ids[gone])
-            ids[gone] = UNBOUND
+        owner, rows = self._kinds.owner, list(node.rows)
         self._shelf.withdraw(node)
-        node.rows, node.ids = tuple(rows), ids.tobytes()
-        self._shelf.restore(node)
+        try:
+            for column, (kind, first) in enumerate(zip(self._kinds.rows, needed, strict=True)):
+                if kind is not owner:
+                    mask, stays = kind.mask(rows[column], count), pages >= first
+                    gone = mask & ~stays
+                    if np.count_nonzero(gone):
+                        self._store.sharing.free_in(kind.name, ids[gone])
+                    rows[column] = kind.held(mask & stays)
+                    self.gone.rows[column] += int(np.count_nonzero(gone))
+            if owner is not None:  # it outlives the others
+                gone = (ids != UNBOUND) & (pages < min(needed))
+                self._store.ownership.free_pages(ids[gone])
+                mask = owner.mask(rows[owner.column], count)
+                rows[owner.column] = owner.held(mask & ~gone)
+                self.gone.rows[owner.column] += int(np.count_nonzero(mask & gone))
+                ids[gone] = UNBOUND
+        finally:  # where the storage refuses one kind, what went before is gone
+            node.rows, node.ids = tuple(rows), ids.tobytes()
+            self._shelf.restore(node)
 
     def _free_state(self, node: Node) -> None:
         self._store.sharing.free_slots(np.array([node.state]))

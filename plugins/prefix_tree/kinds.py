@@ -40,8 +40,8 @@ class Rows(Protocol):
         """Whether all that a landing in the node needs is there, up to the root."""
         ...
 
-    def none(self, count: int) -> Any:
-        """What a node of so many pages holds where it holds nothing."""
+    def whole_at(self, node: Node, stops: IntArray) -> Mask:
+        """``whole`` of many landings in one node."""
         ...
 
     def held(self, mask: Mask) -> Any:
@@ -120,9 +120,6 @@ class Tail:
         firsts = self._firsts(stops)
         return np.asarray((firsts >= low) | (firsts >= stops))
 
-    def none(self, count: int) -> int:
-        return 0
-
     def held(self, mask: Mask) -> int:
         return int(np.count_nonzero(mask))
 
@@ -183,9 +180,6 @@ class Scattered:
         """``whole`` of many landings in one node."""
         return np.array([self.whole(node, stop) for stop in stops.tolist()], dtype=np.bool_)
 
-    def none(self, count: int) -> bytes:
-        return bytes(count)
-
     def held(self, mask: Mask) -> bytes:
         return mask.tobytes()
 
@@ -221,7 +215,7 @@ class Kinds:
         pools = list(enumerate(plan.sub_pools))
         self.staying = tuple(index for index, pool in pools if isinstance(pool.lifetime, Full))
         retiring = [(i, pool) for i, pool in pools if not pool.is_slots and not isinstance(pool.lifetime, Full)]
-        self.rows: tuple[Tail | Scattered, ...] = tuple(
+        self.rows: tuple[Rows, ...] = tuple(
             _rows_of(pool, index, column, plan.page_tokens) for column, (index, pool) in enumerate(retiring)
         )
         self.owner = next((kind for kind in self.rows if kind.name == plan.owner), None)
@@ -243,10 +237,6 @@ class Kinds:
         """Of the pages before a landing, the first that a query at this length needs, likewise."""
         return tuple([min(kind.first_at(length), stop) for kind in self.rows])
 
-    def nothing(self, count: int) -> tuple[Any, ...]:
-        """The ``rows`` of a node of so many pages that holds none."""
-        return tuple([kind.none(count) for kind in self.rows])
-
     def counts(self, node: Node) -> list[int]:
         """How many pages a node holds in each of ``rows``."""
         return [kind.count(held) for kind, held in zip(self.rows, node.rows, strict=True)]
@@ -264,6 +254,6 @@ class Kinds:
         return sum([kind.count(held) * kind.unit_bytes for kind, held in zip(self.rows, node.rows, strict=True)])
 
 
-def _rows_of(pool: SubPool, index: int, column: int, page_tokens: int) -> Tail | Scattered:
+def _rows_of(pool: SubPool, index: int, column: int, page_tokens: int) -> Rows:
     in_order = prefix_floor(pool.lifetime, np.zeros(1, dtype=np.int64)) is not None
     return (Tail if in_order else Scattered)(pool, index, column, page_tokens)

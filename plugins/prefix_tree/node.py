@@ -77,6 +77,7 @@ class Entry:
     """A place where a request can start, ``tokens`` from the beginning: what is locked and unlocked.
 
     It stays what it is when nodes are split: the node that had its last page keeps what lies behind the split.
+    One reader has it: another who starts here has one of its own, from another ``match``.
     ``lands``: whether a request could start there when it was handed out; else it is only read on. ``leased``: what its
     locks that were not relaxed need, the last one last; ``narrowed``: what a reader needed that had moved on, and whose
     lock was taken off.

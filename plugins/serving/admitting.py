@@ -122,13 +122,11 @@ class Admitting:
     def _wait(self, stopped: Wait | None, *, flying: bool) -> None:
         """The head waits: for memory, or for a row."""
         job = self._queue.head()
-        answer = "no request row is free" if stopped is None else str(stopped)
-        invariant(
-            "scheduler.wait_with_nothing_running", len(self._seats.running) or flying,
-            request=job.request.id, answer=answer,
-        )  # fmt: skip
+        runs = len(self._seats.running) or flying
+        invariant("scheduler.wait_with_nothing_running", runs, request=job.request.id, answer=stopped)
         if tells_debug():
-            _log.debug("request_waits", request=job.request.id, reason=answer)
+            reason = "no request row is free" if stopped is None else str(stopped)
+            _log.debug("request_waits", request=job.request.id, reason=reason)
         self._waiting_at, self._has_waited = self._now(), job.request.id
 
     def _preempt(self) -> bool:

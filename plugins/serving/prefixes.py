@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from kvarena.admission.preemption import Relaxing
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan
 from kvarena.plugins.serving.job import Job, Pending, Trial
@@ -22,7 +23,7 @@ from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.running import Running
 from kvarena.storage.storage import Storage
 from kvarena.terms.lifetimes import NEVER, Full, Lifetime, floor_reaches, on_grid, prefix_floor
-from kvarena.terms.ports import Cache, IntArray
+from kvarena.terms.ports import IntArray
 
 
 class Match(Protocol):
@@ -57,7 +58,7 @@ class Inserted(Protocol):
     def entry(self) -> Any: ...
 
 
-class PrefixCache(Cache, Protocol):
+class PrefixCache(Relaxing, Protocol):
     """A cache by prefix, as the loop calls it: ``plugins.prefix_tree.PrefixTree`` is one."""
 
     def match(self, keys: IntArray, *, namespace: Hashable = None) -> Match:
@@ -80,10 +81,6 @@ class PrefixCache(Cache, Protocol):
 
         ``after``: the locked entry that the row reads.
         """
-        ...
-
-    def unlock(self, entry: Any, relaxed: bool = False) -> None:
-        """One reader fewer; ``relaxed``: one that was relaxed."""
         ...
 
     def touch(self, entry: Any) -> None:

@@ -85,7 +85,11 @@ class Seats:
         if self.prefixes.checkpoint(job, pending):
             self._counts.checkpoints_taken += 1
         else:
-            self.checkpoints.skipped(job, pending.tokens, "window rows behind it are gone")
+            self.checkpoints.skipped(
+                job,
+                pending.tokens,
+                "nobody could start from it: its keys are not known, or window rows behind it are gone",
+            )
 
     def leave(self, rows: IntArray) -> list[Job]:
         """Take jobs out of their rows; all that they held comes back, or is the cache's."""
