@@ -138,7 +138,7 @@ _REQUESTS = (
 _CACHE = (
     cached("kvarena_cache_entries", GAUGE, "Entries of the prefix cache.", "entries"),
     cached("kvarena_cache_tokens", GAUGE, "Tokens whose pages the prefix cache holds.", "tokens"),
-    cached("kvarena_cache_lookups_total", COUNTER, "Look-ups made, those of a prompt that waits and is asked about again included.", "lookups"),
+    cached("kvarena_cache_lookups_total", COUNTER, "Look-ups, repeated ones of a waiting prompt too.", "lookups"),
     cached("kvarena_cache_hits_total", COUNTER, "Of those, prompts with a prefix that could be resumed.", "hits"),
     cached("kvarena_cache_hit_tokens_total", COUNTER, "Tokens that those prefixes had.", "hit_tokens"),
     cached("kvarena_cache_evictions_total", COUNTER, "Pieces that left the cache to make room.", "evictions"),
