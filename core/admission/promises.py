@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from operator import add, sub
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from kvarena.bands.unit_ids import within
 from kvarena.chain.chain import Chain
 from kvarena.planning.demand import Demand
 from kvarena.terms.answers import Admit
@@ -75,12 +76,14 @@ class Promises:
         totals = [sum(column) for column in zip(*charges, strict=True)]
         left = tuple(map(sub, self._starting, totals))
         invariant("admission.started_unpromised", min(left, default=0) >= 0, rows=rows, left=left)
+        self._check_rows(rows)
         self._starting, self._starting_count = left, max(0, self._starting_count - len(rows))
         self._charges[:, rows] = np.array(charges, dtype=np.int64).T
         self._promised = None
 
     def withdraw(self, charge: Demand, requests: int = 1) -> None:
         """Requests that were promised this charge together will not start."""
+        self._check(charge)
         left = tuple(map(sub, self._starting, charge))
         invariant("admission.started_unpromised", min(left, default=0) >= 0, withdrawn=charge, left=left)
         self._starting, self._starting_count = left, max(0, self._starting_count - requests)
@@ -93,14 +96,17 @@ class Promises:
             invariant("admission.a_charge_for_each_row", each, rows=rows, charges=charges)
             new = np.array(charges, dtype=np.int64).reshape(len(rows), len(self._nothing))
             invariant("admission.negative_charge", new.min(initial=0) >= 0, rows=rows, charges=charges)
+            self._check_rows(rows)
             self._charges[:, rows] = new.T
         else:
             self._check(charges)
+            self._check_rows(rows)
             self._charges[:, rows] = charges
         self._promised = None
 
     def forget(self, rows: int | IntArray) -> None:
         """These rows' requests are gone: nothing is held back for them."""
+        self._check_rows(rows)
         self._charges[:, rows] = 0
         self._promised = None
 
@@ -119,7 +125,15 @@ class Promises:
         np.subtract(self._charges, owed, out=owed)
         return np.maximum(owed, self._zeros, out=owed)
 
-    def _check(self, charge: object) -> None:
+    def _check(self, charge: Any) -> None:
         """A charge has one count for every sub-pool, and none is negative."""
-        if not isinstance(charge, tuple) or len(charge) != len(self._nothing) or min(charge, default=0) < 0:
+        counts = isinstance(charge, tuple) and len(charge) == len(self._nothing)
+        if not counts or not all(isinstance(count, int) and count >= 0 for count in charge):
             fail("admission.negative_charge", charge=charge)
+
+    def _check_rows(self, rows: Any) -> None:
+        """These are rows of the table."""
+        count = self._charges.shape[1]
+        known = isinstance(rows, int | np.integer) and 0 <= rows < count
+        if not known and not (isinstance(rows, np.ndarray) and within(rows, count)):
+            fail("admission.unknown_row", rows=rows, rows_in_all=count)

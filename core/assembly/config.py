@@ -165,7 +165,7 @@ class PrefixConfig:
 
     share: bool = False
     strategy: str = attrs.field(default=EXTRA_BUFFER)
-    checkpoint_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 40))
+    checkpoint_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 20))
     eviction: Choice = attrs.field(default=Choice("lru"), converter=choice_of)
     cache_outputs: bool = True
 

@@ -70,6 +70,7 @@ class TreeCache:
         returns = relaxed or entry.narrowed is not None
         there = returns or not entry.lands or self._landings.deepest(node, entry.stop) == entry.stop
         invariant("prefix_tree.lock_of_gone_entry", there, entry=entry)
+        invariant("prefix_tree.entry_of_another_tree", self._shelf.has(node), entry=entry)
         if node.stop != entry.stop:
             node = split(node, entry.stop, self._shelf, self._kinds)
         self._locks.lock(node, None if relaxed else self._needs(entry))

@@ -5,6 +5,7 @@ from typing import TypeVar
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.node import GONE, Entry, Firsts, Needs, Node
 from kvarena.plugins.prefix_tree.shelf import Shelf
+from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import fail, invariant
 
 Key = TypeVar("Key", Firsts, Needs)
@@ -103,7 +104,13 @@ def _drop(counts: dict[Key, int] | None, key: Key) -> dict[Key, int] | None:
 
 
 def node_of(entry: Entry) -> Node | None:
-    """The node that an entry's last page is in now; None where it was evicted."""
+    """The node that an entry's last page is in now; None where it was evicted.
+
+    Raises:
+        KvarenaError: it is no entry.
+    """
+    if not isinstance(entry, Entry):
+        raise KvarenaError(f"{entry!r} is no entry of a prefix tree; give what match or insert gave")
     node, stop = entry.node, entry.stop
     while node.start >= stop and node.parent is not None:
         node = node.parent

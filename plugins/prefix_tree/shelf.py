@@ -66,6 +66,10 @@ class Shelf:
 
     # -- nodes
 
+    def has(self, node: Node) -> bool:
+        """Whether a node is of this tree."""
+        return node.number < len(self.nodes) and self.nodes[node.number] is node
+
     def put(self, node: Node) -> None:
         """A new node has a number, and is counted."""
         if self._unused:

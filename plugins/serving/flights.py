@@ -29,17 +29,22 @@ class Flight:
     stamps: IntArray
     held: list[int]
     checkpoints: list[tuple[Job, Pending]]
+    error: BaseException | None = None
 
 
 @attrs.frozen(eq=False)
 class Landed:
-    """A result that has come. ``valid``: which rows still have the jobs that the batch was launched for."""
+    """A result that has come. ``valid``: which rows still have the jobs that the batch was launched for.
+
+    ``error``: what the runner raised in its stead.
+    """
 
     batch: Batch
     outcome: Outcome
     valid: Flags
     held: list[int]
     checkpoints: list[tuple[Job, Pending]]
+    error: BaseException | None = None
 
     def ended(self) -> Flags:
         """Which rows sampled a token that ends their answer, parallel to the batch."""
@@ -67,14 +72,22 @@ class Flights:
         return len(self._flying)
 
     def launch(self, batch: Batch) -> None:
-        """Launch a forward over the batch's ids and record it; nothing is waited for."""
+        """Launch a forward over the batch's ids and record it; nothing is waited for.
+
+        Where the runner refuses the batch, the forward is one without work, and what was raised comes when it lands.
+        """
         storage, seats = self._storage, self._seats
         checkpoints, prefixes = seats.checkpoints, seats.prefixes
         with self._use.memory_time():
             stamps, held = seats.running.stamp[batch.rows], self._use.held()
             forward = storage.forwards.launch(batch.ids)
-        with self._use.runner_time():
-            self._runner.launch(batch, forward)
+        try:
+            with self._use.runner_time():
+                self._runner.launch(batch, forward)
+        except BaseException as error:
+            storage.forwards.record(forward)
+            self._flying.append(Flight(batch, forward, stamps, held, [], error))
+            return
         with self._use.memory_time():
             made: list[tuple[Job, Pending]] = []
             if checkpoints is None or prefixes is None:
@@ -88,13 +101,18 @@ class Flights:
             self._flying.append(Flight(batch, forward, stamps, held, made))
 
     def land(self) -> Landed:
-        """Wait for the oldest forward, on the host; it is processed."""
+        """Wait for the oldest forward, on the host; it is processed, also where its runner failed."""
         flight = self._flying.popleft()
+        outcome, error = Outcome(0.0), flight.error
         with self._use.runner_time():
             if flight.forward.event is not None:
                 self._storage.device.synchronize(flight.forward.event)
-            outcome = self._runner.result(flight.batch)
+            if error is None:
+                try:
+                    outcome = self._runner.result(flight.batch)
+                except BaseException as failure:
+                    error = failure
         with self._use.memory_time():
             self._storage.forwards.process(flight.forward)
         valid = self._seats.running.stamp[flight.batch.rows] == flight.stamps
-        return Landed(flight.batch, outcome, valid, flight.held, flight.checkpoints)
+        return Landed(flight.batch, outcome, valid, flight.held, flight.checkpoints, error)

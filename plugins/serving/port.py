@@ -30,6 +30,15 @@ def _whole(least: int | None) -> Any:
     return check
 
 
+def _are_tokens(prompt: Any) -> bool:
+    """Whether these are token ids, one after another."""
+    try:
+        found = np.asarray(prompt)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return found.ndim == 1 and (found.dtype.kind == "i" or not len(found))
+
+
 @attrs.frozen
 class Request:
     """One request as it arrives. Lengths in tokens, ``arrival`` in seconds of the loop's clock.
@@ -57,6 +66,12 @@ class Request:
             raise KvarenaError(f"request {self.id!r}: id is no whole number; give each request one of its own")
         if not isinstance(self.arrival, Real) or isinstance(self.arrival, bool) or not math.isfinite(self.arrival):
             raise KvarenaError(f"request {self.id}: arrival is {self.arrival!r}; give seconds on the loop's clock")
+        try:
+            hash(self.namespace)
+        except TypeError:
+            raise KvarenaError(f"request {self.id}: namespace is {self.namespace!r}; give a hashable value") from None
+        if self.prompt is not None and not _are_tokens(self.prompt):
+            raise KvarenaError(f"request {self.id}: prompt is no sequence of token ids; give whole numbers of 64 bits")
         if self.prompt is not None and len(self.prompt) != self.prompt_tokens:
             raise KvarenaError(
                 f"request {self.id}: prompt has {len(self.prompt)} tokens, and prompt_tokens says {self.prompt_tokens}"

@@ -195,13 +195,13 @@ class Prefixes:
             self._relax_at[past] = NEVER
 
     def narrow(self) -> bool:
-        """Memory is short: rows let go of window rows that they have passed, one page after another.
+        """Memory is short: rows let go of the window rows that they have passed.
 
         Whether any may have let go of some. Rows behind the last grid point stay: a checkpoint there may be under way.
         """
         if not self._windows:
             return False
-        rows, size = self._running.rows(), self._grid or self._page
+        rows, size = self._running.rows(), self._grid or 1
         rows = rows[self._relax_at[rows] != NEVER]
         lengths = self._storage.requests.lengths[rows] // size * size
         moved = lengths > self._narrowed_at[rows]

@@ -161,7 +161,10 @@ class Scheduler:
         return self.report()
 
     def step(self) -> bool:
-        """One iteration. Returns whether there is more to do; nothing happens where there is nothing."""
+        """One iteration. Returns whether there is more to do; nothing happens where there is nothing.
+
+        What a runner raises comes out of it, once the requests of that batch have ended; the others can go on.
+        """
         if not self._jobs and not self._flights:
             self._idle()
             return False
@@ -247,6 +250,9 @@ class Scheduler:
         if not self._flights:
             return False
         landed = self._flights.land()
+        if landed.error is not None:
+            self._fall(landed)
+            raise landed.error
         seconds = landed.outcome.seconds
         self._ends.now += seconds
         self.counts.steps += 1
@@ -256,6 +262,13 @@ class Scheduler:
             self._process(landed)
             self.storage.flush()
         return True
+
+    def _fall(self, landed: Landed) -> None:
+        """The runner failed for a batch: its requests end, and the others can go on."""
+        reason = f"the runner failed: {type(landed.error).__name__}: {landed.error}"
+        for job in self._seats.leave(landed.batch.rows[landed.valid]):
+            self._ends.fail(job, reason)
+        self._forget()
 
     def _process(self, landed: Landed) -> None:
         """Tokens count, what others can start from goes to the cache, and who got the last token leaves."""

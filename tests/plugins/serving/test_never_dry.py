@@ -32,7 +32,7 @@ def test_what_was_admitted_in_full_never_runs_dry(kinds: tuple[Lifetime, ...], s
             draw.randint(260, 520), lifetimes=kinds, in_flight=draw.choice([0, 2]),
             prefix=PrefixConfig(share=True, strategy=strategy, checkpoint_tokens=draw.choice([4, 8, 16])),
         )  # fmt: skip
-        loop = loop_over(storage, CountingRunner(), chunk_tokens=draw.choice([4, 6, 12]))
+        loop = loop_over(storage, CountingRunner(), chunk_tokens=draw.choice([3, 4, 6, 12]))
         heads = [tuple(draw.choices(range(50), k=40)) for _ in range(2)]
         requests = []
         for number in range(14):
