@@ -46,7 +46,7 @@ class Admitting:
 
     def admit(self, *, flying: bool) -> None:
         """Start requests from the head of the queue; ``flying``: whether a forward is in flight."""
-        while self._queue and self._waiting_at != self._now():
+        while self._queue and self._waiting_at != self._now(flying=flying):
             group, stopped = self._ask()
             if group:
                 self._seats.start(group, self._ends.now)
@@ -62,12 +62,14 @@ class Admitting:
 
     # -- inside
 
-    def _now(self) -> object:
-        """What an answer depends on: the head, what is held and promised, and what the cache could give back."""
+    def _now(self, *, flying: bool) -> object:
+        """What an answer depends on: the head, what is held and promised, what the cache could give back, and whether
+        anything will give memory back by and by."""
         cache = self._admission.cache
         evictable = None if cache is None else tuple(cache.evictable())
         version = self._storage.ownership.version
-        return self._queue.head().request.id, self._storage.chain.epoch, version, self._seats.changes, evictable
+        head, runs = self._queue.head().request.id, flying or len(self._seats.running) > 0
+        return head, runs, self._storage.chain.epoch, version, self._seats.changes, evictable
 
     def _ask(self) -> tuple[list[Starting], Wait | Never | None]:
         """Those of the queue's first that may start, promised; and what stopped the next."""
@@ -127,7 +129,7 @@ class Admitting:
         if tells_debug():
             reason = "no request row is free" if stopped is None else str(stopped)
             _log.debug("request_waits", request=job.request.id, reason=reason)
-        self._waiting_at, self._has_waited = self._now(), job.request.id
+        self._waiting_at, self._has_waited = self._now(flying=flying), job.request.id
 
     def _preempt(self) -> bool:
         """Stop running requests of a lower priority than the head's, if that lets it start; whether it does."""
