@@ -660,7 +660,7 @@ def update_cut_short(patch: Patch) -> None:
     instead(patch, Mirrors, "_gather", lambda original, self: original(self)[:-1])
 
 
-@fault("a checkpoint's copy is not among the writes of its forward")
+@fault("a checkpoint's copy is not among the writes of its forward", within=100_000)
 def checkpoint_unrecorded(patch: Patch) -> None:
     """A state copy from there does not wait."""
     patch.setattr(Forwards, "also_writes", lambda self, slots: None)

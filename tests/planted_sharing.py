@@ -103,11 +103,12 @@ def rebind_mixes_up(patch: Patch) -> None:
 def start_owns(patch: Patch) -> None:
     """They go with it."""
 
-    def start(original: Any, table: RequestTable, row: int, ids: Any, length: int) -> None:
-        original(table, row, ids, length)
-        table.handed[row] = table.shared[row] = 0
+    def put(original: Any, table: RequestTable, row: int, ids: Any, length: int, *, shared: bool = False) -> None:
+        original(table, row, ids, length, shared=shared)
+        if shared:
+            table.handed[row] = table.shared[row] = 0
 
-    instead(patch, RequestTable, "start", start)
+    instead(patch, RequestTable, "put", put)
 
 
 @fault("rows come back in a window that a reader still needs")
@@ -125,7 +126,7 @@ def locks_forgotten(patch: Patch) -> None:
 @fault("the state of a locked entry is evicted")
 def readers_forgotten(patch: Patch) -> None:
     """Its reader has not copied it yet."""
-    instead(patch, Shelf, "settle", _without("readers", 0))
+    instead(patch, Shelf, "settle", _without("readers", None))
 
 
 def _without(name: str, nothing: Any) -> Callable[..., None]:

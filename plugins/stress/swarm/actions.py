@@ -99,7 +99,8 @@ def commit(draw: Draw) -> list[Op]:
     if not drafted:
         return []
     chosen = draw.rng.sample(drafted, draw.rng.randint(1, len(drafted)))
-    return [Op("commit", {"to": {guest.name: draw.rng.randint(guest.length, guest.reserved) for guest in chosen}})]
+    kept = {guest.name: draw.rng.randint(guest.length, max(guest.length, guest.reserved)) for guest in chosen}
+    return [Op("commit", {"to": kept})]
 
 
 def cache(draw: Draw) -> list[Op]:
