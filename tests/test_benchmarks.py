@@ -25,6 +25,7 @@ QUICK = {
     "scale": ["--quick"],
     "overlap": ["--quick", "--page-size", "16"],
     "step": ["--quick"],
+    "admission": ["--quick"],
     "prefix": ["--quick"],
     "goodput": ["--quick"],
 }
