@@ -10,8 +10,8 @@ import numpy as np
 from kvarena.backends.cpu_copies import NO_BYTES, Copies, host_rows, mapped
 from kvarena.backends.cpu_streams import WorkerStreams, tell_all
 from kvarena.backends.staged_mirror import StagedMirror
+from kvarena.backends.views import typed_view
 from kvarena.terms.errors import KvarenaError, MissingExtraError
-from kvarena.terms.fields import DTYPE_BYTES
 from kvarena.terms.invariants import invariant
 from kvarena.terms.ports import FieldView, IntArray, Mirror, Stream, Touch
 from kvarena.terms.units import align_up, format_bytes
@@ -80,23 +80,7 @@ class CpuDevice(WorkerStreams):
         Raises:
             KvarenaError: torch has no such dtype, or the items do not lie on multiples of their size.
         """
-        item = DTYPE_BYTES[field.dtype]
-        dtype = getattr(torch, field.dtype, None)
-        if dtype is None:
-            raise KvarenaError(f"torch {torch.__version__} has no dtype {field.dtype!r}; install a newer one")
-        if field.unit_bytes % item or field.offset_bytes % item:
-            raise KvarenaError(
-                f"units of {field.unit_bytes} B with a {field.dtype} at byte {field.offset_bytes}: items of {item} B "
-                f"must lie on multiples of {item}; choose a unit_align that is one"
-            )
-        invariant("device.view_inside", field.pages * field.unit_bytes <= self.arena_bytes, field=field)
-        whole = torch.from_numpy(self._copies.arena[: self.arena_bytes // item * item]).view(dtype)
-        strides = [1]
-        for size in reversed(field.shape):
-            strides.append(strides[-1] * size)
-        shape = (field.pages, field.rows, *field.shape)
-        stride = (field.unit_bytes // item, *reversed(strides))
-        return torch.as_strided(whole, shape, stride, field.offset_bytes // item if field.pages else 0)
+        return typed_view(torch.from_numpy(self._copies.arena), field)
 
     def copy_pages(self, stream: Stream, unit_bytes: int, sources: IntArray, targets: IntArray) -> None:
         """Copy whole units; no target is also a later source of the same call."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvarena.backends.page_lists import are_inside, run_sizes, run_starts
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import IntArray
@@ -77,7 +78,7 @@ class Copies:
         """
         pages = np.array(pages, dtype=np.int64) if is_kept else np.asarray(pages, dtype=np.int64)
         count = len(self.arena) // unit_bytes
-        if not _are_inside(pages, count):
+        if not are_inside(pages, count):
             fail("device.pages_inside", unit_bytes=unit_bytes, pages=count)
         return pages
 
@@ -98,20 +99,20 @@ class Copies:
         if len(sources) * unit_bytes <= TEMP_BYTES and unit_bytes < CALL_BYTES:
             self._gather(units, units, sources, targets)
             return
-        first = _run_starts(sources, targets)
+        first = run_starts(sources, targets)
         if len(first) * CALL_BYTES > len(sources) * (PAGE_BYTES + unit_bytes):
             self._gather(units, units, sources, targets)
             return
-        sizes = _run_sizes(first, len(sources)) * unit_bytes
+        sizes = run_sizes(first, len(sources)) * unit_bytes
         self._move(*_pieces(sources[first] * unit_bytes, targets[first] * unit_bytes, sizes))
 
     def zero(self, unit_bytes: int, pages: IntArray) -> None:
         """Write zeros over units."""
         total = len(pages) * unit_bytes
         if unit_bytes >= ZERO_RUN_BYTES or total >= ZERO_SEARCH_BYTES:
-            first = _run_starts(pages)
+            first = run_starts(pages)
             if len(first) * ZERO_RUN_BYTES <= total:
-                starts, sizes = pages[first] * unit_bytes, _run_sizes(first, len(pages)) * unit_bytes
+                starts, sizes = pages[first] * unit_bytes, run_sizes(first, len(pages)) * unit_bytes
                 for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
                     self.arena[start : start + size].fill(0)
                 return
@@ -147,11 +148,11 @@ class Copies:
 
     def _across(self, sources: Any, targets: Any, read: IntArray, written: IntArray) -> None:
         """Between two memories: by runs where these are worth a call, else through the buffer."""
-        first = _run_starts(read, written)
+        first = run_starts(read, written)
         if len(read) > FEW_PAIRS and len(first) * CALL_BYTES > len(read) * (PAGE_BYTES + sources.itemsize):
             self._gather(sources, targets, read, written)
             return
-        sizes = _run_sizes(first, len(read))
+        sizes = run_sizes(first, len(read))
         for start, place, count in zip(read[first].tolist(), written[first].tolist(), sizes.tolist(), strict=True):
             targets[place : place + count] = sources[start : start + count]
 
@@ -194,39 +195,14 @@ def host_rows(host: Any, unit_bytes: int, places: IntArray, *, is_written: bool,
         fail("device.host_memory", expected=f"uint8 (count, {unit_bytes}), contiguous", found=found)
     invariant("device.host_memory_is_writable", host.flags.writeable or not is_written)
     places = np.array(places, dtype=np.int64) if is_kept else np.asarray(places, dtype=np.int64)
-    if not _are_inside(places, len(host)):
+    if not are_inside(places, len(host)):
         fail("device.places_inside", places=len(host))
     return places
-
-
-def _are_inside(places: IntArray, count: int) -> bool:
-    """Whether these, one at least, lie in ``[0, count)``. In a long list a negative one is a huge unsigned one."""
-    if len(places) <= FEW_PAIRS:
-        few = places.tolist()
-        return bool(min(few) >= 0 and max(few) < count)
-    return int(np.maximum.reduce(places.view(np.uint64))) < count
 
 
 def _as_units(host: Any) -> Any:
     """Rows of bytes as opaque units."""
     return host.view(f"V{host.shape[1]}").reshape(-1)
-
-
-def _run_starts(*lists: IntArray) -> IntArray:
-    """Where a run begins: an index at which a list does not go on with the next page."""
-    first = np.ones(len(lists[0]), dtype=np.bool_)
-    first[1:] = lists[0][1:] - lists[0][:-1] != 1
-    for pages in lists[1:]:
-        first[1:] |= pages[1:] - pages[:-1] != 1
-    return first.nonzero()[0]
-
-
-def _run_sizes(first: IntArray, count: int) -> IntArray:
-    """How many pages each run has, of so many in all."""
-    sizes = np.empty_like(first)
-    sizes[:-1] = first[1:] - first[:-1]
-    sizes[-1] = count - first[-1]
-    return sizes
 
 
 def _pieces(sources: IntArray, targets: IntArray, sizes: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -69,7 +69,7 @@ class Queue:
         assert stopped is None, stopped
         rows = our.started(storage, lengths)
         self.admission.start(rows, answers)
-        self.page = np.array([storage.plan.page_tokens])
+        self.rows, self.lengths = rows, lengths
         self.turn = 0
         self._pass()
 
@@ -77,12 +77,23 @@ class Queue:
         """A question after a change; a pass; a price."""
         prompt, output = WAITING[self.turn * 7 % len(WAITING)]
         self.turn += 1
-        self.storage.close(our.started(self.storage, self.page))
+        self._change()
         with Watch() as changed:
             self.admission.ask(prompt, output)
         with Watch() as priced:
             self.admission.prices.by_chunk((8192 + self.turn, 7, 0), Purpose.ADMIT, CHUNK)
         return {"changed": Reading(changed.total), "priced": Reading(priced.total), "pass": Reading(self._pass())}
+
+    def _change(self) -> None:
+        """One of the running requests ends, and another like it starts."""
+        at = self.turn % len(self.rows)
+        row, length = self.rows[at : at + 1], self.lengths[at : at + 1]
+        self.admission.forget(row)
+        self.storage.close(row)
+        answers, stopped = self.admission.admit([(int(length[0]), 128)])
+        assert stopped is None, stopped
+        self.rows[at : at + 1] = fresh = our.started(self.storage, length)
+        self.admission.start(fresh, answers)
 
     def _pass(self) -> int:
         """Nanoseconds a question; the promises are taken back."""

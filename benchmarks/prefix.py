@@ -112,11 +112,7 @@ class Requests:
             state = self._state(row) if self.has_states else None
             if self.has_states and state is None:  # the checkpoint is skipped
                 continue
-            inserted = self.tree.insert(row, keys, whole, state=state, after=entry)
-            self.tree.lock(inserted.entry)
-            if entry is not None:
-                self.tree.unlock(entry)
-            entry = inserted.entry
+            entry = self.tree.insert(row, keys, whole, state=state, after=entry, lock=True).entry
         self.storage.close(row)
         if entry is not None:
             self.tree.unlock(entry)
@@ -142,7 +138,7 @@ class Requests:
         """The state as it is now, in a slot of the cache's; None where no other can be had for the row."""
         one = tuple(int(pool.is_slots) for pool in self.storage.plan.sub_pools)
         if not self.storage.chain.feasible(one):
-            self.tree.evict(lambda: self.storage.chain.feasible(one))
+            self.tree.evict(lambda _: self.storage.chain.feasible(one))
             if not self.storage.chain.feasible(one):
                 return None
         slot = self.storage.sharing.hand_over_slot(row, 0)
@@ -156,7 +152,7 @@ class Requests:
             return True
         found = [True]
 
-        def enough() -> bool:
+        def enough(_: tuple[int, ...]) -> bool:
             found[0] = isinstance(take(), Refused)
             return not found[0]
 
@@ -352,11 +348,7 @@ def eviction_rows(nodes: int, rounds: int) -> list[dict[str, Any]]:
         assert isinstance(row, int)
         storage.step(_line(row), _line(BRANCH * PAGE))
         for page in range(1, BRANCH + 1):
-            inserted = tree.insert(row, keys, page * PAGE, after=entry)
-            tree.lock(inserted.entry)
-            if entry is not None:
-                tree.unlock(entry)
-            entry = inserted.entry
+            entry = tree.insert(row, keys, page * PAGE, after=entry, lock=True).entry
         storage.close(row)
         tree.unlock(entry)
     gc.collect()
@@ -372,7 +364,7 @@ def eviction_rows(nodes: int, rounds: int) -> list[dict[str, Any]]:
     for _ in range(rounds):
         left = [1000]
 
-        def enough(left: list[int] = left) -> bool:
+        def enough(_: tuple[int, ...], left: list[int] = left) -> bool:
             left[0] -= 1
             return not left[0]
 

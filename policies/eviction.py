@@ -35,7 +35,7 @@ class Lru:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "lru"
-    ages = False
+    ages = weighs = False
 
     def open(self) -> Victims:
         return RankedVictims(self)
@@ -51,7 +51,7 @@ class Lfu:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "lfu"
-    ages = False
+    ages = weighs = False
 
     def open(self) -> Victims:
         return RankedVictims(self)
@@ -67,7 +67,7 @@ class Priority:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "priority"
-    ages = False
+    ages = weighs = False
 
     def open(self) -> Victims:
         return RankedVictims(self)
@@ -88,7 +88,7 @@ class Worth:
 
     splits: bool = attrs.field(default=True, validator=_SPLITS)
     name = "worth"
-    ages = True
+    ages = weighs = True
 
     def open(self) -> Victims:
         return RankedVictims(self)

@@ -60,20 +60,22 @@ class HoleMap:
 
     def drop_below(self, stop: int) -> int:
         """Remove the holes directly below page ``stop``, as far as there is no gap; returns how many."""
-        return self._drop_up(self._last - stop + 1) if self._last else self._drop_down(stop)
+        if not self._last:
+            return self._drop_down(stop) if stop and self._bytes[stop - 1] else 0
+        place = self._last - stop + 1
+        return self._drop_up(place) if place < self.page_count and self._bytes[place] else 0
 
     def drop_above(self, start: int) -> int:
         """Remove the holes from page ``start`` upwards, as far as there is no gap; returns how many."""
-        return self._drop_down(self._last - start + 1) if self._last else self._drop_up(start)
+        if not self._last:
+            return self._drop_up(start) if start < self.page_count and self._bytes[start] else 0
+        stop = self._last - start + 1
+        return self._drop_down(stop) if stop and self._bytes[stop - 1] else 0
 
     def _drop_down(self, stop: int) -> int:
-        if not stop or not self._bytes[stop - 1]:
-            return 0
         return self._drop(self._bytes.rfind(0, 0, stop) + 1, stop)
 
     def _drop_up(self, start: int) -> int:
-        if start >= self.page_count or not self._bytes[start]:
-            return 0
         stop = self._bytes.find(0, start)
         return self._drop(start, stop if stop >= 0 else self.page_count)
 
@@ -142,9 +144,13 @@ class NearestHoles(HoleMap):
         """Pages were freed; none is a hole already."""
         self._is_hole[pages] = True
         self.count += len(pages)
-        nearer = pages
-        if self._hint < self.page_count:
-            nearer = pages[pages > self._last - self._hint if self._last else pages < self._hint]
+        nearer, hint = pages, self._hint
+        if hint < self.page_count and len(pages):  # most often all are nearer, and the farthest says so
+            if self._last:
+                edge = self._last - hint
+                nearer = pages if pages[pages.argmin()] > edge else pages[pages > edge]
+            elif pages[pages.argmax()] >= hint:
+                nearer = pages[pages < hint]
         top = self._top
         self._top = top + len(nearer)
         if self._top <= len(self._recent):

@@ -351,8 +351,10 @@ def nothing_is_vacated(patch: Patch) -> None:
 def retreat_over_pending(patch: Patch) -> None:
     """The batch is dropped from the span with the holes."""
 
-    def absorb(original: Any, band: Band) -> None:
-        original(band)
+    def let_go(original: Any, band: Span, pages_freed: Any) -> None:
+        original(band, pages_freed)
+        if not isinstance(band, Band):
+            return
         pages = set(band.pending.pages().tolist())
         step, edge = (-1, band.stop - 1) if band.grid.end is LOW else (1, band.start)
         gone = []
@@ -368,21 +370,21 @@ def retreat_over_pending(patch: Patch) -> None:
                 band.stop = edge + 1
             else:
                 band.start = edge
-            original(band)
+            band.absorb()
 
-    instead(patch, Band, "absorb", absorb)
+    instead(patch, Span, "let_go", let_go)
 
 
 def shifted(patch: Patch, pick: Callable[[BandShot], bool], **shift: int) -> None:
     """A band's snapshot says another frontier."""
 
-    def shot(original: Any, span: Span, *args: Any) -> BandShot:
-        found: BandShot = original(span, *args)
+    def shot(original: Any, span: Span, **which: bool) -> BandShot:
+        found: BandShot = original(span, **which)
         if not pick(found) or not found.live:
             return found
         return found._replace(**{name: getattr(found, name) + by for name, by in shift.items()})
 
-    instead(patch, Span, "_shot_of", shot)
+    instead(patch, Span, "shot", shot)
 
 
 @fault("the frontier of the low end is one page short")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from planted import Fault, Patch, instead
 
 from kvarena.chain.chain import Chain
@@ -10,6 +11,7 @@ from kvarena.ledger.timeline import Timeline
 from kvarena.plugins.prefix_tree import match as matching
 from kvarena.plugins.prefix_tree import tree as trees
 from kvarena.plugins.prefix_tree.evict import Evicting
+from kvarena.plugins.prefix_tree.going import Going
 from kvarena.plugins.prefix_tree.insert import Giving
 from kvarena.plugins.prefix_tree.kinds import Tail
 from kvarena.plugins.prefix_tree.landings import Landings
@@ -21,7 +23,7 @@ from kvarena.plugins.stress.stage import forwards as stage_forwards
 from kvarena.storage import advance
 from kvarena.storage.copies import Copies
 from kvarena.storage.handed import Handed
-from kvarena.storage.requests import UNBOUND, RequestTable
+from kvarena.storage.requests import RequestTable
 from kvarena.storage.sharing import Sharing
 
 SHARED_FAULTS: list[Fault] = []
@@ -144,8 +146,36 @@ def _without(name: str, nothing: Any) -> Callable[..., None]:
 @fault("a request starts without a lock")
 def no_lock(patch: Patch) -> None:
     """Whoever is short takes what it reads."""
-    for name in ("lock", "relax", "unlock"):
+    for name in ("lock", "change", "unlock"):
         patch.setattr(Locks, name, lambda self, *args, **named: None)
+    for name in ("put", "put_below"):
+        patch.setattr(Locks, name, _put_without_lock)
+
+
+def _put_without_lock(locks: Locks, node: Node, *needs: Any) -> None:
+    locks._shelf.put(node)
+    if node.parent is not None and node.parent.parent is not None:
+        locks._shelf.settle(node.parent)
+
+
+@fault("a lock that goes on to what its reader has cached stays behind too")
+def lock_stays_behind(patch: Patch) -> None:
+    """What it has moved past never goes."""
+
+    def put(original: Any, self: Locks, node: Node, needs: Any, before: Any) -> None:
+        self.put(node, needs)
+
+    instead(patch, Locks, "put_below", put)
+
+
+@fault("a lock that goes on keeps the windows of where it was")
+def lease_stays_behind(patch: Patch) -> None:
+    """And not those of where it is."""
+
+    def put(original: Any, self: Locks, node: Node, needs: Any, before: Any) -> None:
+        original(self, node, needs if before is None else before, before)
+
+    instead(patch, Locks, "put_below", put)
 
 
 @fault("window rows are kept for the present length, and not for the last grid point", within=60_000)
@@ -157,7 +187,7 @@ def no_grid(patch: Patch) -> None:
 @fault("evicted pages do not come back")
 def evicted_pages_stay(patch: Patch) -> None:
     """The node is gone, and its pages are nobody's."""
-    during(patch, Evicting, "drop_whole", Handed, "drop", lambda original, self, ids: None)
+    during(patch, Going, "give_back", Handed, "drop", lambda original, self, ids: None)
 
 
 @fault("what is evictable leaves out states")
@@ -181,10 +211,9 @@ def one_namespace(patch: Patch) -> None:
 def lands_too_far(patch: Patch) -> None:
     """Without states; its last page was computed from other tokens."""
 
-    def walk(original: Any, node: Any, raw: bytes, at: int, page_bytes: int) -> Any:
-        found, agreed = original(node, raw, at, page_bytes)
-        size = page_bytes // 8 * 8
-        return found, min(agreed + size, found.stop * page_bytes) if agreed else agreed
+    def walk(original: Any, node: Any, keys: Any, page_tokens: int) -> Any:
+        found, agreed = original(node, keys, page_tokens)
+        return found, min(agreed + 1, found.stop) if agreed else agreed
 
     instead(patch, matching, "walk", walk)
 
@@ -231,26 +260,27 @@ def copied_before(patch: Patch) -> None:
 @fault("a slot that was handed over stays in its row's place")
 def slot_stays(patch: Patch) -> None:
     """The next checkpoint is copied over it, before it is in the cache or after."""
-    during(patch, Sharing, "hand_over_slot", RequestTable, "put_slot", _not_emptied)
+    during(patch, Sharing, "hand_over_slots", RequestTable, "put_slots", _not_emptied)
 
 
-def _not_emptied(original: Any, table: RequestTable, row: int, at: int, slot: int) -> None:
-    if slot != UNBOUND:
-        original(table, row, at, slot)
+def _not_emptied(original: Any, table: RequestTable, rows: Any, at: int, slots: Any) -> None:
+    if isinstance(slots, np.ndarray):
+        original(table, rows, at, slots)
 
 
 @fault("a spare slot is one that waits to be inserted")
 def spare_is_pending(patch: Patch) -> None:
     """Two checkpoints are copied to it before the first is in the cache."""
 
-    def take(original: Any, self: Sharing, row: int, at: int) -> Any:
+    def take(original: Any, self: Sharing, rows: Any, at: int) -> Any:
         pending = self._ownership.slots.ids()
         if not len(pending):
-            return original(self, row, at)
-        self._maps.table.put_slot(row, at, int(pending[-1]))
-        return int(pending[-1])
+            return original(self, rows, at)
+        slots = np.full(len(rows), pending[-1])
+        self._maps.table.put_slots(rows, at, slots)
+        return slots
 
-    instead(patch, Sharing, "take_slot", take)
+    instead(patch, Sharing, "take_slots", take)
 
 
 @fault("a state is kept one landing too high", within=60_000)
@@ -269,7 +299,7 @@ def state_too_high(patch: Patch) -> None:
 @fault("the state of an evicted entry does not come back")
 def state_leaks(patch: Patch) -> None:
     """One slot less each time."""
-    during(patch, Evicting, "drop_state", Sharing, "free_slots", lambda original, self, ids: None)
+    during(patch, Going, "give_back", Sharing, "free_slots", lambda original, self, ids: None)
 
 
 @fault("a state that the cache has already does not come back", within=60_000)
@@ -281,10 +311,19 @@ def second_state_leaks(patch: Patch) -> None:
 # -- what the tree keeps
 
 
+@fault("a tree tells whoever asks for room that it has chosen more than it has", within=60_000)
+def chosen_too_much(patch: Patch) -> None:
+    """It is believed, and what was promised is not there."""
+
+    instead(
+        patch, Evicting, "_chosen", lambda original, self, before: tuple([n + 1 for n in original(self, before)])
+    )  # fmt: skip
+
+
 @fault("a tree keeps one window page fewer than a landing needs")
 def window_cut_short(patch: Patch) -> None:
     """Whoever starts there lacks a row."""
-    instead(patch, Tail, "needs", lambda original, self, stop, pages: pages > self.first(stop))
+    instead(patch, Tail, "_first", lambda original, self, stop: min(original(self, stop) + 1, stop))
 
 
 @fault("a tree says that a page is not there which it has")

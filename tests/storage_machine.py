@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from storages import CHAINS, rows_of, state_of, storage_of
+from storages import CHAINS, own_ids, rows_of, state_of, storage_of
 
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import SubPool
@@ -271,7 +271,7 @@ class StorageMachine(RuleBasedStateMachine):
         possible = {"backwards": row.length, "behind": row.length > lent + 1, "straddle": lent, "split": size > 1}
         if not self.tokens or not possible.get(act, True):
             return
-        wrong = data.draw(st.sampled_from((-1, 10**6, *self.handed, *self.storage.requests.own_ids(rows_of(number)))))
+        wrong = data.draw(st.sampled_from((-1, 10**6, *self.handed, *own_ids(self.storage, number))))
         acts = {
             "backwards": lambda: self.storage.step(rows_of(number), rows_of(row.length - 1)),
             "twice": lambda: self.storage.close(rows_of(number, number)),

@@ -78,6 +78,12 @@ def rows_of(*rows: int) -> IntArray:
     return np.array(rows, dtype=np.int64)
 
 
+def own_ids(storage: Storage, row: int) -> IntArray:
+    """The ids of a row's own pages, in order."""
+    table = storage.requests
+    return table.flat[table.places(rows_of(row), own=True)]
+
+
 def state_of(storage: Storage) -> tuple[object, ...]:
     """All that a call may change: the chain, the request rows and who owns what."""
     table = storage.requests
@@ -190,11 +196,11 @@ class Entries:
             0 if pool.is_slots else len(chain.bands[pool.name].ids.bound_among(bound)) for pool in chain.plan.sub_pools
         ]
 
-    def evict(self, enough: Callable[[], bool]) -> None:
+    def evict(self, enough: Callable[[tuple[int, ...]], bool]) -> None:
         for name in [name for name in self.pages if not self.locks.get(name)]:
             self.storage.ownership.free_pages(self.pages.pop(name))
             self.evicted.append(name)
-            if enough():
+            if enough((0,) * len(self.storage.plan.sub_pools)):
                 return
 
     def lock(self, entry: str) -> None:

@@ -100,10 +100,21 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not lost
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_no_page_has_a_place_that_waits_to_be_filled(page: Path) -> None:
+    """What is not known is not there; braces that wait for a value are code, or were forgotten."""
+    prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    waits = r"\b(?:TO" r"DO|TBD|FIX" r"ME|XX" r"X+)\b|\?\?\?|\{\w*\}|\.\.\. ?figures?|not (?:yet measured|measured yet)"
+    assert not re.findall(waits, prose, re.IGNORECASE)
+
+
 @pytest.mark.parametrize(
     "section",
-    [config.StorageConfig, config.ArenaConfig, config.PoliciesConfig, config.ChecksConfig, config.PluginsConfig],
-)
+    [
+        config.StorageConfig, config.ArenaConfig, config.PoliciesConfig, config.PrefixConfig, config.ChecksConfig,
+        config.PluginsConfig,
+    ],
+)  # fmt: skip
 def test_every_setting_is_documented(section: type) -> None:
     """Each field of a config class is a row of a table in docs/config.md."""
     page = text_of("docs/config.md")

@@ -8,6 +8,9 @@ from storages import CATALOG, opened, rows_of
 from kvarena.assembly.config import Choice, PrefixConfig
 from kvarena.assembly.loader import make_eviction
 from kvarena.plugins.prefix_tree import Inserted, Match, PrefixTree
+from kvarena.plugins.prefix_tree.kinds import Kinds
+from kvarena.plugins.prefix_tree.landings import Landings
+from kvarena.plugins.prefix_tree.locks import node_of
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.lifetimes import NEVER, Full, floor_reaches
@@ -60,20 +63,27 @@ class Reader:
         """Write up to so many tokens; False where it was refused."""
         return not isinstance(self.storage.step(rows_of(self.row), rows_of(length)), Refused)
 
-    def insert(self, tokens: int, *, state: bool = True, follow: bool = True, **settings: Any) -> Inserted:
-        """Cache the first tokens, with the state where the plan has one, and read the new entry from here on."""
+    def insert(
+        self, tokens: int, *, state: bool = True, follow: bool = True, lock: bool = True, **settings: Any
+    ) -> Inserted:
+        """Cache the first tokens, with the state where the plan has one, and read the new entry from here on.
+
+        ``lock``: in one call, where it follows what it read before, or has read nothing; else its locks are its own.
+        """
         slot = None
         if state and self.storage.plan.slots is not None:
             slot = self.storage.sharing.hand_over_slot(self.row, 0)
             taken = self.storage.sharing.take_slot(self.row, 0)
             assert not isinstance(taken, Refused)
         after = self.entry if follow and self.entry is not None and self.entry.tokens <= tokens else None
+        passes = lock and (after is not None or self.entry is None)
         inserted = self.tree.insert(
-            self.row, self.keys, tokens, namespace=self.namespace, state=slot, after=after, **settings
+            self.row, self.keys, tokens, namespace=self.namespace, state=slot, after=after, lock=passes, **settings
         )
-        self.tree.lock(inserted.entry)
-        if self.entry is not None:
-            self.tree.unlock(self.entry, relaxed=self.relaxed)
+        if not passes:
+            self.tree.lock(inserted.entry)
+            if self.entry is not None:
+                self.tree.unlock(self.entry, relaxed=self.relaxed)
         self.entry, self.relaxed = inserted.entry, False
         return inserted
 
@@ -108,3 +118,9 @@ def spelled(tree: PrefixTree, keys: IntArray, **settings: Any) -> tuple[int, int
     """How far a match lands, how far it agrees, and why it stopped."""
     match = tree.match(keys, **settings)
     return match.tokens, match.agreed, match.stopped
+
+
+def holds(storage: Storage, entry: Any) -> bool:
+    """Whether a request can still start from an entry that was matched: it may have been evicted since."""
+    node = node_of(entry)
+    return node is not None and Landings(Kinds(storage.plan)).deepest(node, entry.stop) == entry.stop

@@ -7,10 +7,11 @@ from kvarena.assembly.loader import make_eviction
 from kvarena.ledger.steps import Forward
 from kvarena.planning.demand import Demand
 from kvarena.plugins.prefix_tree import Entry, PrefixTree
-from kvarena.storage.requests import UNBOUND
+from kvarena.plugins.serving.prefixes import PastWindows
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
-from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid
+from kvarena.terms.lifetimes import NEVER
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 from peers.kvarena_side import CATALOG
 from peers.kvarena_work import CHUNK, Readings, token_names
@@ -47,9 +48,7 @@ class CachedStep:
         assert grid is not None
         self.grid = grid
         self.one_slot: Demand = tuple(int(pool.is_slots) for pool in storage.plan.sub_pools)
-        self.windows = [
-            on_grid(pool.lifetime, grid) for pool in storage.plan.token_pools if not isinstance(pool.lifetime, Full)
-        ]
+        self.past_windows = PastWindows(storage.plan, grid)
         running, rows = schedule.running, len(storage.requests)
         self.random = np.random.default_rng(7)
         self.keys: IntArray = self.random.integers(0, VOCABULARY, (running, TOKENS_MAX))
@@ -157,25 +156,23 @@ class CachedStep:
 
     def _prepare(self, rows: IntArray) -> None:
         """A slot in each spare place."""
-        slots, sharing = self.storage.requests.slots, self.storage.sharing
-        empty = rows[slots[rows, 1] == UNBOUND].tolist()
-        if empty and self.admission.free_for(tuple([units * len(empty) for units in self.one_slot])):
-            for row in empty:
-                sharing.take_slot(row, 1)
+        empty = rows[self.storage.requests.slot_columns[1][rows] == UNBOUND]
+        if len(empty) and self.admission.free_for(tuple([units * len(empty) for units in self.one_slot])):
+            self.storage.sharing.take_slots(empty, 1)
 
     def _checkpoints(self, due: IntArray, lengths: IntArray, forward: Forward) -> list[Pending]:
         """Copies behind the forward, then the slots are handed over."""
         storage, rows = self.storage, self.rows[due]
-        slots = storage.requests.slots
-        there = slots[rows, 1] != UNBOUND
+        live, spare = storage.requests.slot_columns
+        there = spare[rows] != UNBOUND
         rows, due = rows[there], due[there]
         if len(rows):
-            storage.copies.copy_state(slots[rows, 0], slots[rows, 1], forward)
+            storage.copies.copy_state(live[rows], spare[rows], forward)
         storage.forwards.record(forward)
-        return [
-            (place, row, tokens, storage.sharing.hand_over_slot(row, 1))
-            for place, row, tokens in zip(due.tolist(), rows.tolist(), lengths[due].tolist(), strict=True)
-        ]
+        if not len(rows):
+            return []
+        slots = storage.sharing.hand_over_slots(rows, 1)
+        return list(zip(due.tolist(), rows.tolist(), lengths[due].tolist(), slots.tolist(), strict=True))
 
     def _process(self, forward: Forward, pending: list[Pending]) -> None:
         """What was made is the cache's; rows that have moved past their entry's windows let go of them."""
@@ -183,10 +180,7 @@ class CachedStep:
         storage.forwards.process(forward)
         for place, row, tokens, slot in pending:
             before = self.entries[place]
-            inserted = tree.insert(row, self.keys[place, :tokens], tokens, state=slot, after=before)
-            tree.lock(inserted.entry)
-            if before is not None:
-                tree.unlock(before, relaxed=self.relaxed[place])
+            inserted = tree.insert(row, self.keys[place, :tokens], tokens, state=slot, after=before, lock=True)
             self._hold(place, row, inserted.entry)
         past = self.rows[storage.requests.lengths[self.rows] >= self.relax_at[self.rows]]
         for row in past.tolist():
@@ -200,5 +194,4 @@ class CachedStep:
     def _hold(self, place: int, row: int, entry: Entry) -> None:
         """The request reads this entry from here on."""
         self.entries[place], self.relaxed[place] = entry, False
-        reached = [floor_reaches(lifetime, np.array([entry.tokens])) for lifetime in self.windows]
-        self.relax_at[row] = max((int(found[0]) for found in reached if found is not None), default=0)
+        self.relax_at[row] = self.past_windows(entry.tokens)

@@ -16,18 +16,19 @@ For the loop of an engine, in this order:
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import add, sub
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from kvarena.admission.preemption import Unlocked, Victim, check_victims, fewest, units_of
+from kvarena.admission.preemption import Unlocked, Victim, check_victims, fewest, units_by_row
 from kvarena.admission.prices import Lengths, Prices, whole_lengths
 from kvarena.admission.promises import Holdings, Promises
 from kvarena.admission.room import AFTER, NO, NOW, Room
 from kvarena.chain.chain import Chain
 from kvarena.chain.estimates import capacity_decision
-from kvarena.planning.demand import Demand, Purpose
+from kvarena.planning.demand import LENGTH_MAX, Demand, Purpose
 from kvarena.planning.sizing import Sizing
 from kvarena.terms.answers import Admit, Never, Wait, named
-from kvarena.terms.doors import whole
+from kvarena.terms.doors import share, whole
+from kvarena.terms.doors import units as units_of
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.ports import Cache
 
@@ -56,7 +57,7 @@ class Asked(NamedTuple):
     purpose: Purpose = Purpose.ADMIT
 
 
-class Admission(Promises):
+class Admission:
     """Answers for one chain, from concrete demands alone.
 
     ``holdings`` tells what running requests have taken of their charges (``storage.ownership``). ``cache``
@@ -64,6 +65,8 @@ class Admission(Promises):
     that a request is charged on arrival. At 1.0 an admitted request never runs dry; below it, running requests
     may have to be retracted. It answers for the arena that it was made for: after ``Storage.resize`` it is made
     anew.
+    Its parts: ``prices`` say what requests cost, ``promises`` keep what they were charged (their verbs are admission's
+    too), and ``room`` knows what fits now.
     """
 
     def __init__(
@@ -76,23 +79,21 @@ class Admission(Promises):
         output_fraction: float = 1.0,
         cache: Cache | None = None,
     ) -> None:
-        if not 0 < output_fraction <= 1:
-            raise KvarenaError(f"output_fraction is {output_fraction}; it must be above 0 and at most 1")
-        chunk_tokens = whole(chunk_tokens, "chunk_tokens")
+        fraction, chunk_tokens = share(output_fraction, "output_fraction"), whole(chunk_tokens, "chunk_tokens")
         if chunk_tokens < 1:
             raise KvarenaError(f"chunk_tokens is {chunk_tokens}; a chunk has at least one token")
-        super().__init__(chain, holdings, sizing.running)
-        self.prices = Prices(chain.plan, sizing, chunk_tokens=chunk_tokens, output_fraction=output_fraction)
+        if chunk_tokens > LENGTH_MAX:
+            raise KvarenaError(f"chunk_tokens is {chunk_tokens}; a chunk has at most {LENGTH_MAX:,} tokens")
+        self.chain = chain
+        self.cache = cache
+        self.prices = Prices(chain.plan, sizing, chunk_tokens=chunk_tokens, output_fraction=fraction)
+        self.promises = Promises(holdings, sub_pools=len(chain.plan.sub_pools), rows=sizing.running)
         self.room = Room(chain, cache)
-        self.demand, self.largest_prompt = self.prices.demand, self.prices.largest_prompt
-        self._charge = self.prices.charge
-        self._names = chain.plan.names
         self._until: tuple[tuple[int, ...], tuple[str, ...]] = ((), ())
-
-    @property
-    def cache(self) -> Cache | None:
-        """What may give pages back."""
-        return self.room.cache
+        self.demand, self.largest_prompt = self.prices.demand, self.prices.largest_prompt
+        kept = self.promises
+        self.promise, self.start, self.withdraw = kept.promise, kept.start, kept.withdraw
+        self.recharge, self.forget, self.promised = kept.recharge, kept.forget, kept.promised
 
     @capacity_decision
     def ask(
@@ -118,16 +119,15 @@ class Admission(Promises):
         Raises:
             KvarenaError: there is no such request; it names the value.
         """
-        if not type(prompt_tokens) is type(output_tokens) is type(cached_tokens) is int:
-            prompt_tokens, output_tokens, cached_tokens = whole_lengths(prompt_tokens, output_tokens, cached_tokens)
-        charge = self._charge(prompt_tokens, output_tokens, cached_tokens, purpose)
+        lengths = whole_lengths(prompt_tokens, output_tokens, cached_tokens)
+        charge = self.prices.charge(*lengths, purpose)
         if charge is None:
-            return self.prices.never(prompt_tokens, output_tokens, purpose)
-        promised = self.promised()
+            return self.prices.never(lengths[0], lengths[1], purpose)
+        promised = self.promises.promised()
         found = self.room.look(tuple(map(add, charge, promised)), reading)
         if found != NO:
             return Admit(charge, found == AFTER)
-        return self._refuse((prompt_tokens, output_tokens, cached_tokens), charge, reading, purpose)
+        return self._refuse(lengths, charge, promised, reading, purpose)
 
     @capacity_decision
     def admit(self, requests: Iterable[Asked | tuple[int, int]]) -> tuple[list[Admit], Wait | Never | None]:
@@ -146,11 +146,13 @@ class Admission(Promises):
         Raises:
             KvarenaError: one of them is no request; nobody is admitted.
         """
-        starting, count, locked = self._starting, self._starting_count, list[Any]()
+        if not isinstance(requests, Iterable):
+            raise KvarenaError(f"admission.admit: requests are {requests!r}; give an iterable of them")
+        mark, locked = self.promises.mark(), list[Any]()
         try:
-            return self._admit((Asked(*request) for request in requests), locked)
+            return self._admit(iter(requests), locked)
         except BaseException:  # nobody has the charges: nobody will start with them
-            self._starting, self._starting_count, self._promised = starting, count, None
+            self.promises.back_to(mark)
             for entry in locked:
                 self._unlock(entry)
             raise
@@ -180,12 +182,13 @@ class Admission(Promises):
 
         For what nobody was promised. Nothing is evicted where that would not do.
         """
-        return self.room.make(tuple(map(add, units, self.promised())))
+        wanted = units_of(units, "admission.room_for: units", self.chain.plan.names)
+        return self.room.make(tuple(map(add, wanted, self.promised())))
 
     @capacity_decision
     def free_for(self, units: Demand) -> bool:
         """Let the cache evict until so many units fit that were promised already; whether they do."""
-        return self.room.make(units)
+        return self.room.make(units_of(units, "admission.free_for: units", self.chain.plan.names))
 
     def never(self, prompt_tokens: int, output_tokens: int) -> Never | None:
         """Why no empty arena could serve such a request, with its sum; None where one could.
@@ -224,21 +227,21 @@ class Admission(Promises):
         Raises:
             KvarenaError: there is no such request, or a victim is no row or is named twice.
         """
-        asked = Asked(*asked)
-        prompt, output, cached = whole_lengths(*asked[:3])
-        check_victims(victims, self._charges.shape[1])
-        charge = self._charge(prompt, output, cached, asked.purpose)
+        asked = _asked(asked)
+        prompt, output, cached = asked[:3]
+        check_victims(victims, self.promises.row_count)
+        charge = self.prices.charge(prompt, output, cached, asked.purpose)
         if charge is None:
             return None
         wanted = tuple(map(add, charge, self.promised()))
-        held, owed, unlocked = self.holdings.held(), self.owed(), Unlocked(self.cache)
+        held, owed, unlocked = self.promises.holdings.held(), self.promises.owed(), Unlocked(self.cache)
 
         def fits(stopped: Sequence[Victim]) -> bool:
-            frees = units_of(stopped, held)
+            frees = units_by_row(stopped, held)
             evictable = self.room.evictable()
             if evictable is not None:
                 frees = tuple(map(add, frees, evictable))
-            return self.room.fits_with(tuple(map(sub, wanted, units_of(stopped, owed))), frees)
+            return self.room.fits_after(tuple(map(sub, wanted, units_by_row(stopped, owed))), frees)
 
         self._lock(asked.reading)
         try:
@@ -249,19 +252,23 @@ class Admission(Promises):
 
     # -- inside
 
-    def _admit(self, waiting: Iterator[Asked], locked: list[Any]) -> tuple[list[Admit], Wait | Never | None]:
+    def _admit(
+        self, waiting: Iterator[Asked | tuple[int, int]], locked: list[Any]
+    ) -> tuple[list[Admit], Wait | Never | None]:
         """``admit``, group by group; ``locked`` gets the entries that were locked for them."""
         answers: list[Admit] = []
-        while group := list(islice(waiting, TOGETHER)):
-            charges = [self._charge_of(request) for request in group]
-            asked = [charge for charge in charges if charge is not None]
-            together = tuple(map(sum, zip(*asked, strict=True)))
-            if len(asked) == len(charges) and self.room.look(tuple(map(add, together, self.promised()))) == NOW:
-                self.promise(together, len(asked))
-                answers += [Admit(charge) for charge in asked]
-                for request in group:
-                    self._lock(request.reading, locked)
-                continue
+        while group := [_asked(request) for request in islice(waiting, TOGETHER)]:
+            charges = [self.prices.charge(prompt, output, cached, why) for prompt, output, cached, _, why in group]
+            if None not in charges:
+                asked = cast(list[Demand], charges)
+                together = tuple(map(sum, zip(*asked, strict=True)))
+                if self.room.look(tuple(map(add, together, self.promised()))) == NOW:
+                    self.promise(together, len(asked))
+                    answers += map(Admit, asked)
+                    if self.cache is not None:
+                        for request in group:
+                            self._lock(request.reading, locked)
+                    continue
             for request in group:
                 answer = self._admit_one(request, locked)
                 if not isinstance(answer, Admit):
@@ -279,24 +286,18 @@ class Admission(Promises):
             elif self.make_room(answer, reading):
                 locked.append(reading)
             else:
-                return self._refuse(whole_lengths(prompt, output, cached), answer.charge, reading, purpose)
+                return self._refuse((prompt, output, cached), answer.charge, self.promised(), reading, purpose)
             self.promise(answer.charge)
         return answer
 
-    def _charge_of(self, asked: Asked) -> Demand | None:
-        """What is charged; None: never."""
-        lengths = asked[:3]
-        if not all(type(length) is int for length in lengths):
-            lengths = whole_lengths(*lengths)
-        return self._charge(*lengths, asked.purpose)
-
-    def _refuse(self, lengths: Lengths, charge: Demand, reading: Any, purpose: Purpose) -> Admit | Wait | Never:
+    def _refuse(
+        self, lengths: Lengths, charge: Demand, promised: Demand, reading: Any, purpose: Purpose
+    ) -> Admit | Wait | Never:
         """What does not fit now with the configured chunk limit: it waits, or starts in smaller chunks, or never."""
-        until, promised = self._gives_back(), self.promised()
-        output, room, chunk = lengths[1], self.room, self.prices.chunk_tokens
+        until, room = self._gives_back(), self.room
         if until:
-            look = (self.chain.snapshot(), room.evictable(), promised, output, chunk)
-            return Wait(self._names, charge, promised, until, lambda: self.prices.longest(*look))
+            look = (*room.saw(), promised, lengths[1], self.prices.chunk_tokens)
+            return Wait(self.chain.plan.names, charge, promised, until, lambda: self.prices.longest(*look))
         self._lock(reading)
         try:
             evictable = room.evictable()
@@ -307,14 +308,15 @@ class Admission(Promises):
             evicts = room.look(tuple(map(add, found[1], promised))) == AFTER
             return Admit(found[1], evicts, found[0])
         least = self.prices.by_chunk(lengths, purpose, 1)
-        why = f"asked {named(self._names, least)} (units per sub-pool) in the smallest chunks; that does not fit now"
-        why += ", and nothing is running or under way that would give memory back"
-        return Never(why, self.prices.longest(self.chain.snapshot(), evictable, promised, output, 1))
+        why = f"asked {named(self.chain.plan.names, least)} (units per sub-pool) in the smallest chunks; that"
+        why += " does not fit now, and nothing is running or under way that would give memory back"
+        return Never(why, self.prices.longest(self.chain.snapshot(), evictable, promised, lengths[1], 1))
 
     def _gives_back(self) -> tuple[str, ...]:
         """What will give memory back, for people; nothing where nobody has a reason to wait."""
         ledger = self.chain.ledger
-        counts = (self._starting_count, self.holdings.open_count, ledger.steps.flying, len(ledger.uses))
+        promises, steps = self.promises, ledger.steps
+        counts = (promises.starting_count, promises.holdings.open_count, steps.flying, len(ledger.uses))
         if counts != self._until[0]:
             listed = [f"{count} {word[count > 1]}" for count, word in zip(counts, GIVES_BACK, strict=True) if count]
             self._until = (counts, tuple(listed))
@@ -329,3 +331,18 @@ class Admission(Promises):
     def _unlock(self, entry: Any) -> None:
         if entry is not None and self.cache is not None:
             self.cache.unlock(entry)
+
+
+def _asked(request: Asked | tuple[int, int]) -> Asked:
+    """The request, its lengths as Python ints.
+
+    Raises:
+        KvarenaError: it is none; it names the value.
+    """
+    try:
+        asked = request if type(request) is Asked else Asked(*request)
+    except TypeError:
+        cure = "give (tokens to forward, tokens still to generate), or Asked"
+        raise KvarenaError(f"a request is {request!r}; {cure}") from None
+    lengths = whole_lengths(*asked[:3])
+    return asked if lengths == asked[:3] else Asked(*lengths, *asked[3:])

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from kvarena.planning.demand import Demand
+from kvarena.terms.doors import whole
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.ports import Cache, IntArray
 
@@ -88,7 +89,7 @@ def fewest(
     return tuple(victim.row for victim in stopped)
 
 
-def units_of(victims: Iterable[Victim], by_row: IntArray) -> Demand:
+def units_by_row(victims: Iterable[Victim], by_row: IntArray) -> Demand:
     """The units of these rows together, of an array (sub-pools, rows)."""
     rows = [victim.row for victim in victims]
     return tuple(by_row[:, rows].sum(axis=1).tolist())
@@ -100,8 +101,13 @@ def check_victims(victims: Sequence[Victim], rows: int) -> None:
     Raises:
         KvarenaError: one is not, or is named twice.
     """
+    if not isinstance(victims, Sequence):
+        raise KvarenaError(f"the victims are {victims!r}; give a sequence of Victim(row, reading, relaxed)")
     seen: set[int] = set()
     for victim in victims:
+        if not isinstance(victim, Victim):
+            raise KvarenaError(f"a victim is {victim!r}; give Victim(row, reading, relaxed)")
+        whole(victim.row, "a victim's row")
         if not 0 <= victim.row < rows or victim.row in seen:
             raise KvarenaError(f"victim {victim.row} is no request row of {rows}, or is named twice")
         seen.add(victim.row)

@@ -7,11 +7,10 @@ from typing import Any
 
 from kvarena.planning.charges import most
 from kvarena.planning.chunk_limits import largest_chunk
-from kvarena.planning.credit import credited
-from kvarena.planning.demand import DEMAND_RULES, Demand, Purpose, RequestShape, expected, request_demand
+from kvarena.planning.credit import feasible_after
+from kvarena.planning.demand import DEMAND_RULES, LENGTH_MAX, Demand, Purpose, RequestShape, request_demand
 from kvarena.planning.packing import packs
 from kvarena.planning.plan import Plan
-from kvarena.planning.pricing import feasible
 from kvarena.planning.sizing import Sizing
 from kvarena.planning.snapshot import ChainSnapshot
 from kvarena.terms.answers import Never, named
@@ -38,21 +37,23 @@ class Prices:
         self.output_fraction = output_fraction
         self.charge = functools.lru_cache(REMEMBERED)(self._charge)
         self.demand = functools.lru_cache(REMEMBERED)(self._demand)
-        self.largest_prompt = functools.lru_cache(1 << 10)(self._largest_prompt)
-        self._grown = functools.lru_cache(REMEMBERED)(self._grown_to)
 
-    def expected(self, output_tokens: int) -> int:
-        """How many output tokens a request is charged for; at least one."""
-        return expected(output_tokens, self.output_fraction)
+    @functools.cached_property
+    def rows_alone(self) -> int:
+        """The most rows of a request row that an empty arena could hold, of a request that grows token by token.
+
+        Nothing that grows to more rows holds less, so that this one figure answers for every length.
+        """
+        return most(lambda rows: self._packs(self._grown_to(rows)), self.sizing.context_tokens)
 
     def fits_alone(self, prompt_tokens: int, output_tokens: int, purpose: Purpose = Purpose.CEILING) -> bool:
         """Whether an empty arena, and one request row, could hold such a request to its end, with some chunk limit."""
         rule = DEMAND_RULES[purpose]
         rows = rule.rows(prompt_tokens, output_tokens)
-        if rows > self.sizing.context_tokens:
-            return False
-        least = self.demand(prompt_tokens, output_tokens, 0, purpose) if rule.arrives_whole else self._grown(rows)
-        return self._packs(least)
+        if not rule.arrives_whole:
+            return rows <= self.rows_alone
+        fits_a_row = rows <= self.sizing.context_tokens
+        return fits_a_row and self._packs(self.demand(prompt_tokens, output_tokens, 0, purpose))
 
     def never(self, prompt_tokens: int, output_tokens: int, purpose: Purpose = Purpose.CEILING) -> Never:
         """Why no empty arena serves such a request."""
@@ -61,15 +62,17 @@ class Prices:
         if rows > context:
             why = f"{rows:,} rows are more than the {context:,} of a request row (context_tokens)"
         else:
-            asked = f"asked {named(self.plan.names, self._grown(rows))} (units per sub-pool)"
+            asked = f"asked {named(self.plan.names, self._grown_to(rows))} (units per sub-pool)"
             why = f"{asked}; an empty arena of {self.sizing.arena_bytes:,} B cannot hold it"
         return Never(why, self.largest_prompt(output_tokens))
 
     def clip(self, prompt_tokens: int, output_tokens: int) -> int:
         """The largest output, up to that asked for, with which the request fits alone; 0 if none does."""
-        if self.fits_alone(prompt_tokens, output_tokens):
-            return output_tokens
-        return most(lambda output: self.fits_alone(prompt_tokens, output), output_tokens)
+        return max(0, min(output_tokens, self.rows_alone + 1 - prompt_tokens))
+
+    def largest_prompt(self, output_tokens: int) -> int:
+        """The longest prompt that an empty arena could serve with this output; 0 where there is none."""
+        return max(0, self.rows_alone - max(0, output_tokens - 1))
 
     def by_chunk(self, lengths: Lengths, purpose: Purpose, chunk_tokens: int) -> Demand:
         """The charge of a request under another chunk limit."""
@@ -95,11 +98,10 @@ class Prices:
         self, snapshot: ChainSnapshot, evictable: Demand | None, held_back: Demand, output_tokens: int, chunk: int
     ) -> int:
         """The longest prompt that fits a chain that looks like this, beside what is held back; 0 if none does."""
-        after = snapshot if evictable is None else credited(snapshot, evictable)
 
         def fits(prompt: int) -> bool:
             charge = self.by_chunk((prompt, output_tokens, 0), Purpose.ADMIT, chunk)
-            return feasible(after, tuple(map(add, charge, held_back)))
+            return feasible_after(snapshot, tuple(map(add, charge, held_back)), evictable)
 
         return most(fits, self.sizing.context_tokens - max(0, output_tokens - 1))
 
@@ -109,11 +111,9 @@ class Prices:
         """What such a request is charged; None where no empty arena could serve it to its end."""
         if not isinstance(purpose, Purpose):
             raise KvarenaError(f"the purpose is {purpose!r}; give a kvarena Purpose")
-        charge = self.by_chunk((prompt_tokens, output_tokens, cached_tokens), purpose, self.chunk_tokens)
-        rows, is_whole = DEMAND_RULES[purpose].rows(prompt_tokens, output_tokens), self.output_fraction == 1.0
-        if is_whole and not cached_tokens and rows <= self.sizing.context_tokens and self._packs(charge):
-            return charge  # the least chunks need no more
-        return charge if self.fits_alone(prompt_tokens, output_tokens, purpose) else None
+        if not self.fits_alone(prompt_tokens, output_tokens, purpose):
+            return None
+        return self.by_chunk((prompt_tokens, output_tokens, cached_tokens), purpose, self.chunk_tokens)
 
     def _packs(self, demand: Demand) -> bool:
         """Whether an empty arena serves so much."""
@@ -129,10 +129,6 @@ class Prices:
         """The most units of a request that grows token by token to so many rows."""
         return self._request_demand((1, rows, 0), Purpose.CEILING, 1, 1.0)
 
-    def _largest_prompt(self, output_tokens: int) -> int:
-        """The longest prompt that an empty arena could serve with this output; 0 where there is none."""
-        return most(lambda prompt: self.fits_alone(prompt, output_tokens), self.sizing.context_tokens)
-
     def _request_demand(self, lengths: Lengths, purpose: Purpose, chunk_tokens: int, fraction: float) -> Demand:
         limits = self.sizing.limits
         return request_demand(
@@ -141,11 +137,14 @@ class Prices:
         )  # fmt: skip
 
 
-def whole_lengths(*lengths: Any) -> Lengths:
+def whole_lengths(prompt: Any, output: Any, cached: Any = 0) -> Lengths:
     """A request's lengths as Python ints.
 
     Raises:
         KvarenaError: one of them is no such number; it names the value.
     """
-    shape = RequestShape(*lengths)
+    are_ints = type(prompt) is type(output) is type(cached) is int
+    if are_ints and LENGTH_MAX >= prompt > cached >= 0 <= output <= LENGTH_MAX:
+        return prompt, output, cached
+    shape = RequestShape(prompt, output, cached)
     return shape.prompt_tokens, shape.output_tokens, shape.cached_tokens

@@ -18,6 +18,7 @@ import attrs
 import importlib_metadata
 
 from kvarena.assembly.config import PluginsConfig
+from kvarena.assembly.places import Places
 from kvarena.terms.errors import ConfigError, KvarenaError, MissingExtraError, PluginError, nearest
 from kvarena.terms.marks import API_VERSION
 
@@ -72,32 +73,39 @@ class Catalog:
     """What can be asked for by kind and name. Loads on demand, remembers what it loaded and what failed."""
 
     def __init__(
-        self, entries: Iterable[Entry], plugins: PluginsConfig | None = None, *, autoload: bool = True
+        self,
+        entries: Iterable[Entry],
+        plugins: PluginsConfig | None = None,
+        *,
+        autoload: bool = True,
+        source: str | Places = "",
     ) -> None:
         self._entries = tuple(sorted(entries))
         self._plugins = plugins or PluginsConfig()
         self._autoload = autoload
         self._loaded: dict[Entry, Any] = {}
         self._refusals: dict[Entry, KvarenaError] = {}
-        self._check_words()
+        self._check_words(Places.of(source))
 
     @classmethod
-    def installed(cls, plugins: PluginsConfig | None = None) -> "Catalog":
+    def installed(cls, plugins: PluginsConfig | None = None, *, source: str | Places = "") -> "Catalog":
         """The catalog of this environment, from the metadata of all installed distributions.
+
+        ``source`` names the file of ``[plugins]`` in messages.
 
         Raises:
             ConfigError: ``[plugins]`` names what is not there.
         """
         off = os.environ.get(NO_AUTOLOAD, "").strip().lower() not in ("", "0", "false", "no")
-        return cls(installed_entries(), plugins, autoload=not off)
+        return cls(installed_entries(), plugins, autoload=not off, source=source)
 
-    def under(self, plugins: PluginsConfig) -> "Catalog":
+    def under(self, plugins: PluginsConfig, *, source: str | Places = "") -> "Catalog":
         """The same offers under the ``[plugins]`` of a file.
 
         Raises:
             ConfigError: ``[plugins]`` names what is not there.
         """
-        return Catalog(self._entries, plugins, autoload=self._autoload)
+        return Catalog(self._entries, plugins, autoload=self._autoload, source=source)
 
     def entries(self, kind: str | None = None) -> tuple[Entry, ...]:
         """What may be asked for, by kind and name; duplicates are all listed, disabled ones are not."""
@@ -106,6 +114,10 @@ class Catalog:
     def names(self, kind: str) -> tuple[str, ...]:
         """The names of one kind, sorted."""
         return tuple(sorted({entry.name for entry in self.entries(kind)}))
+
+    def offers(self, kind: str, name: str) -> bool:
+        """Whether any plugin has this name, usable or not."""
+        return any((entry.kind, entry.name) == (kind, name) for entry in self._entries)
 
     def load(self, kind: str, name: str) -> Any:
         """What the plugin offers under this name: a class or a function, imported now if not before.
@@ -164,15 +176,14 @@ class Catalog:
             return f"{NO_AUTOLOAD} is set; name it in [plugins] enable"
         return None
 
-    def _check_words(self) -> None:
+    def _check_words(self, places: Places) -> None:
         """A word in ``[plugins]`` that names nothing is a misspelling, and would fail in silence."""
         known = {word for entry in self._entries for word in entry.words}
         for setting, words in (("enable", self._plugins.enable), ("disable", self._plugins.disable)):
             for word in words:
                 if word not in known:
-                    raise ConfigError(
-                        f"plugins.{setting}: no installed plugin is named {word!r}; {nearest(word, known)}"
-                    )
+                    place = places.place(f"plugins.{setting}")
+                    raise ConfigError(f"{place}: no installed plugin is named {word!r}; {nearest(word, known)}")
 
 
 def installed_entries() -> tuple[Entry, ...]:

@@ -36,6 +36,7 @@ __all__ = [
 CONFIG_VERSION = 1
 NO_BUFFER, EXTRA_BUFFER, EXTRA_BUFFER_LAZY = STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 ARENA_BYTES_MAX = 16 * 1024**4
+CHECKPOINT_TOKENS_MAX = 1 << 20
 
 
 def at_least(least: int, most: int | None = None) -> Any:
@@ -159,13 +160,13 @@ class PrefixConfig:
     ``strategy``: ``no_buffer`` keeps the state of a request's end alone; ``extra_buffer`` keeps copies on a grid, for
     which each request has a second slot; with ``extra_buffer_lazy`` it takes one only when it is there. The grid is
     every ``checkpoint_tokens``, a multiple of the page size; None takes the layers' own ``checkpoint_interval``, or
-    64, raised to a multiple. ``eviction`` is the policy that says which entry goes first; ``cache_outputs`` keeps what
-    was generated too.
+    64, raised to a multiple; where layers differ, the least common one of theirs and the page's. ``eviction`` is the
+    policy that says which entry goes first; ``cache_outputs`` keeps what was generated too.
     """
 
     share: bool = False
     strategy: str = attrs.field(default=EXTRA_BUFFER)
-    checkpoint_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 20))
+    checkpoint_tokens: int | None = attrs.field(default=None, validator=at_least(1, CHECKPOINT_TOKENS_MAX))
     eviction: Choice = attrs.field(default=Choice("lru"), converter=choice_of)
     cache_outputs: bool = True
 

@@ -10,6 +10,7 @@ import pluggy
 from kvarena.assembly import hookspecs
 from kvarena.assembly.catalog import KINDS, Catalog
 from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, PrefixConfig, StorageConfig
+from kvarena.assembly.places import Places
 from kvarena.assembly.structuring import SettingError, structure
 from kvarena.ledger.clearance import CLEARANCE, Clearance, Extension
 from kvarena.terms.errors import ConfigError, KvarenaError, PluginError, nearest
@@ -84,7 +85,7 @@ def _parameters(maker: Any) -> list[str] | None:
     return [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
-def make_policies(catalog: Catalog, config: PoliciesConfig, source: str = "") -> Policies:
+def make_policies(catalog: Catalog, config: PoliciesConfig, source: str | Places = "") -> Policies:
     """The policies that ``[policies]`` names, each checked to be of the sort its setting needs.
 
     Raises:
@@ -98,7 +99,7 @@ def make_policies(catalog: Catalog, config: PoliciesConfig, source: str = "") ->
     return Policies(*made)
 
 
-def make_eviction(catalog: Catalog, config: PrefixConfig, source: str = "") -> Eviction:
+def make_eviction(catalog: Catalog, config: PrefixConfig, source: str | Places = "") -> Eviction:
     """The policy that ``[prefix] eviction`` names: which entry of a prefix cache goes first.
 
     Raises:
@@ -109,15 +110,34 @@ def make_eviction(catalog: Catalog, config: PrefixConfig, source: str = "") -> E
     return policy
 
 
-def _policy(catalog: Catalog, role: str, choice: Choice, source: str) -> Any:
-    """The policy that a setting names."""
-    place = ": ".join(part for part in (source, role) if part)
-    made, sort = make(catalog, "policies", choice, place), _ROLES[role]
+def check_eviction(catalog: Catalog, config: PrefixConfig, source: str | Places = "") -> None:
+    """What ``make_eviction`` would refuse is refused before anything runs, also where it is named alone.
+
+    Raises:
+        ConfigError: a policy of another sort, or a setting that it does not have.
+        PluginError: no usable policy has the name.
+    """
+    if config.share or config.eviction != PrefixConfig().eviction:
+        make_eviction(catalog, config, source)
+
+
+def _policy(catalog: Catalog, role: str, choice: Choice, source: str | Places) -> Any:
+    """The policy that a setting names; for one that is none of its sort, those that are."""
+    place, sort = Places.of(source).place(role), _ROLES[role]
+    if not catalog.offers("policies", choice.name):
+        cure = nearest(choice.name, _fit(catalog, sort))
+        raise PluginError(f"{place}: no {KINDS['policies']} is named {choice.name!r}; {cure}")
+    made = make(catalog, "policies", choice, place)
     if not sort.fits(made):
-        fit = [name for name in catalog.names("policies") if sort.fits(_loaded(catalog, name))]
         lack = f"has no {sort.has!r}" if not hasattr(made, sort.has) else "is of another sort"
-        raise ConfigError(f"{place}: {choice.name!r} is no {sort.word}, it {lack}; choose one of: {', '.join(fit)}")
+        fit = ", ".join(_fit(catalog, sort))
+        raise ConfigError(f"{place}: {choice.name!r} is no {sort.word}, it {lack}; choose one of: {fit}")
     return made
+
+
+def _fit(catalog: Catalog, sort: _Sort) -> list[str]:
+    """The names of the policies of a sort."""
+    return [name for name in catalog.names("policies") if sort.fits(_loaded(catalog, name))]
 
 
 def _loaded(catalog: Catalog, name: str) -> Any:

@@ -60,6 +60,11 @@ class Span(ABC):
         return len(self.holes) + self.pending.count + self.vacated.count
 
     @property
+    def waits(self) -> bool:
+        """Whether pages wait for a forward."""
+        return bool(self.pending.count or self.vacated.count)
+
+    @property
     def _is_empty(self) -> bool:
         """Whether the span holds no page but holes: it may begin anew anywhere."""
         return not (self.ids.bound or self.pending.count or self.vacated.count or len(self.still.reserved))
@@ -69,11 +74,18 @@ class Span(ABC):
 
         ``released``: as it will be once every use that pins pages is over.
         """
-        if released:
-            return self._shot_of(self.still.fixed, len(self.holes) + len(self.still.reserved), 0)
         shot = self._shot
-        if shot is None:
-            shot = self._shot = self._shot_of(self.still.immovable, len(self.holes), len(self.still.reserved))
+        if shot is None or released:
+            still, holes, live = self.still, len(self.holes), self.ids.bound
+            immovable, reserved = still.immovable, len(still.reserved)
+            if released:
+                immovable, holes, reserved = still.fixed, holes + reserved, 0
+            low, high = (int(immovable[0]), int(immovable[-1]) + 1) if len(immovable) else (0, 0)
+            counts = live, holes, self.start, self.stop, self._live_max - live
+            waiting = self.pending.count, self.vacated.count, reserved
+            shot = tuple.__new__(BandShot, (*self._named, *counts, *waiting, low, high))
+            if not released:
+                self._shot = shot
         return shot
 
     # -- taking
@@ -95,7 +107,10 @@ class Span(ABC):
         if not below and not above:
             return self.reuse(ids, actors)
         self._shot = None
-        parts = [self._bind(ids[:reused], self._choose(reused, actors))] if reused else []
+        parts: list[IntArray] = []
+        if reused:
+            parts.append(self._choose(reused, reused - len(self.holes), actors))
+            self.ids.bind(ids[:reused], parts[0])
         for first, size in ((start, below), (self.stop, above)):
             if size:
                 self.ids.bind_run(ids[reused : reused + size], first)
@@ -107,11 +122,11 @@ class Span(ABC):
     def reuse(self, ids: IntArray, actors: tuple[Actor, ...] = (FORWARD,)) -> IntArray:
         """Bind ids that are nobody's to free pages of the span; there are as many."""
         self._shot = None
-        count = len(ids)
-        if count <= len(self.holes):
-            return self._bind(ids, self._holes(count))
-        pages = self._bind(ids, self._choose(count, actors))
-        self.absorb()  # whole batches came free, and some of their pages may lie at a frontier
+        lacking = len(ids) - len(self.holes)
+        pages = self._choose(len(ids), lacking, actors)
+        self.ids.bind(ids, pages)
+        if lacking > 0:
+            self.absorb()  # whole batches came free, and some of their pages may lie at a frontier
         return pages
 
     # -- freeing
@@ -140,19 +155,27 @@ class Span(ABC):
 
     def process(self, forward: int) -> bool:
         """This forward and all before it are over: what waited for them is holes. Whether anything did."""
-        pages = [batches.through(forward) for batches in (self.pending, self.vacated) if batches.count]
-        return self._come_free(pages)
+        came_free = False
+        for batches in (self.pending, self.vacated):
+            if batches.count and len(pages := batches.through(forward)):
+                self.holes.add(pages)
+                came_free = True
+        if came_free:
+            self._shot = None
+            self.absorb()
+        return came_free
 
     def let_go(self, pages: IntArray) -> None:
         """Pages of the span have lost their owner: holes, unless a forward or a use may still touch them."""
         self._shot = None
-        pages = self.still.reserve(pages)
+        if self.still.pins:
+            pages = self.still.reserve(pages)
         forward = self.ledger.steps.keying
         if not forward:
             self.holes.add(pages)
+            self.absorb()
         elif len(pages):
             self.pending.add(forward, pages)
-        self.absorb()
 
     @abstractmethod
     def absorb(self) -> None:
@@ -192,51 +215,33 @@ class Span(ABC):
     def _anchor(self, start: int) -> int:
         """Where an empty span begins to grow, when it takes the pages from ``start`` on."""
 
-    def _choose(self, count: int, actors: tuple[Actor, ...]) -> IntArray:
-        """Pages of the span: holes, then vacated ones, then the oldest pending batches that cover the rest."""
-        clean = min(count, len(self.holes))
-        if clean == count:
-            return self._holes(count)
-        parts, vacated = [self._holes(clean)], min(count - clean, self.vacated.count)
-        if vacated and not self.ledger.due_after_forward(actors):
-            parts.append(self.vacated.some(vacated))
-        elif vacated:
-            parts.append(self._settle(self.vacated, vacated))
-        if pending := count - clean - vacated:
-            parts.append(self._settle(self.pending, pending))
-        return np.concatenate(parts)
-
-    def _settle(self, batches: Batches, count: int) -> IntArray:
-        """Wait, on the allocator's stream, for the oldest whole batches that have so many pages; take as many."""
-        settled = batches.oldest(count)
-        self.ledger.settle(settled.forward)
-        self.holes.add(settled.pages)
-        return self._holes(count)
-
-    def _holes(self, count: int) -> IntArray:
+    def _choose(self, count: int, lacking: int, actors: tuple[Actor, ...]) -> IntArray:
+        """Pages of the span: holes and, where so many are lacking, vacated ones, then those of pending batches."""
+        found = self._found(lacking, actors) if lacking > 0 else None
+        if found is not None:
+            count -= len(found)
         pages = self.holes.take(count)
         if len(pages) != count:
             fail("band.hole_order_gave_too_few", sub_pool=self.grid.name, asked=count, pages=pages)
-        return pages
+        return pages if found is None else np.concatenate((pages, found))
 
-    def _bind(self, ids: IntArray, pages: IntArray) -> IntArray:
-        self.ids.bind(ids, pages)
-        return pages
+    def _found(self, lacking: int, actors: tuple[Actor, ...]) -> IntArray | None:
+        """Make holes of the oldest whole batches that have so many pages; or give vacated ones that need no wait."""
+        found, vacated = None, min(lacking, self.vacated.count)
+        if vacated and self.ledger.due_after_forward(actors):
+            self._settle(self.vacated, vacated)
+        elif vacated:
+            found = self.vacated.some(vacated)
+        if lacking > vacated:
+            self._settle(self.pending, lacking - vacated)
+        return found
 
-    def _come_free(self, parts: list[IntArray]) -> bool:
-        found = [pages for pages in parts if len(pages)]
-        for pages in found:
-            self.holes.add(pages)
-        if found:
-            self._shot = None
-            self.absorb()
-        return bool(found)
+    def _settle(self, batches: Batches, count: int) -> None:
+        """Wait, on the allocator's stream, for the oldest whole batches that have so many pages: they are holes."""
+        pages, forward = batches.oldest(count)
+        if forward > self.ledger.steps.retired:
+            self.ledger.settle(forward)
+        self.holes.add(pages)
 
     def _forget(self) -> None:
         self._shot = None
-
-    def _shot_of(self, immovable: IntArray, holes: int, reserved: int) -> BandShot:
-        low, high = (int(immovable[0]), int(immovable[-1]) + 1) if len(immovable) else (0, 0)
-        live, most = self.ids.bound, self._live_max
-        counts = (live, holes, self.start, self.stop, most - live, self.pending.count, self.vacated.count, reserved)
-        return tuple.__new__(BandShot, (*self._named, *counts, low, high))

@@ -27,6 +27,11 @@ class Still:
         self._changed = changed
         self._pins: dict[int, IntArray] = {}
 
+    @property
+    def pins(self) -> bool:
+        """Whether a use pins pages."""
+        return bool(self._pins)
+
     def fix(self, pages: IntArray) -> None:
         """These live pages stay where they are, and cannot be freed."""
         invariant("band.fix_of_fixed_page", not among(pages, self.fixed).any(), sub_pool=self._name, pages=pages)

@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.members import all_of, any_of
+from kvarena.terms.numbers import constant
 from kvarena.terms.ports import IntArray
 
 UNOWNED, SINK = -1, -2
@@ -78,6 +80,7 @@ class UnitIds:
     def __init__(self, id_count: int, page_count: int, sink_page: int) -> None:
         self.id_count = id_count
         self.sink_page = sink_page
+        self._sink = constant(sink_page)
         self.bound = 0
         self.changed: list[IntArray] | None = None
         self._pages = np.full(id_count + 1, sink_page, dtype=np.int64)  # the last entry is what -1 reads
@@ -94,18 +97,18 @@ class UnitIds:
 
     def is_bound(self, ids: IntArray) -> npt.NDArray[np.bool_]:
         """Whether each id has a page."""
-        return np.asarray(self._pages[ids] != self.sink_page)
+        return np.asarray(self._pages[ids] != self._sink)
 
     def bound_among(self, ids: IntArray) -> IntArray:
         """Those of these ids that have a page, in their order."""
-        bound = self._pages[ids] != self.sink_page
-        return ids if np.count_nonzero(bound) == len(ids) else ids[bound]
+        bound = self._pages[ids] != self._sink
+        return ids if all_of(bound) else ids[bound]
 
     def check_unbound(self, ids: IntArray) -> None:
         """Each of these ids exists and has no page, and none is named twice. Nothing changes."""
         invariant("band.take_of_unknown_id", within(ids, self.id_count), ids=ids, id_count=self.id_count)
         pages = self._pages
-        invariant("band.take_of_bound_id", not np.count_nonzero(pages[ids] != self.sink_page), ids=ids)
+        invariant("band.take_of_bound_id", not any_of(pages[ids] != self._sink), ids=ids)
         marks = np.arange(len(ids))
         pages[ids] = marks
         distinct = same(pages[ids], marks)
@@ -148,7 +151,7 @@ class UnitIds:
         That they are bound is checked before anything changes, at any level: an unbound id would free the sink.
         """
         pages = self._pages[ids]
-        if self._owners[pages].tobytes() != ids.tobytes():
+        if any_of(pages == self._sink):
             fail("band.free_of_bound_page", ids=ids, pages=pages)
         self._let_go(ids, pages)
         return pages
@@ -156,7 +159,7 @@ class UnitIds:
     def unbind_among(self, ids: IntArray) -> IntArray:
         """The same for those of these ids that have a page; the ids are named once."""
         pages = self._pages[ids]
-        bound = (pages != self.sink_page).nonzero()[0]
+        bound = (pages != self._sink).nonzero()[0]
         if len(bound) < len(ids):
             ids, pages = ids[bound], pages[bound]
         self._let_go(ids, pages)
@@ -198,7 +201,8 @@ class UnitIds:
 
 def within(ids: IntArray, count: int) -> bool:
     """Whether all ids are in ``0 .. count - 1``; as unsigned numbers negative ids are huge."""
-    invariant("unit_ids.ids_are_int64", ids.dtype.kind == "i" and ids.itemsize == 8, dtype=ids.dtype)
+    if ids.dtype != _INT64:
+        fail("unit_ids.ids_are_int64", dtype=ids.dtype)
     unsigned = ids.view(np.uint64)
     return not len(ids) or bool(unsigned[unsigned.argmax()] < count)
 

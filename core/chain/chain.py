@@ -17,7 +17,7 @@ from kvarena.chain.verify import verify_chain
 from kvarena.ledger.clearance import CLEARANCE, FORWARD, Actor, Clearance
 from kvarena.ledger.ledger import Ledger
 from kvarena.ledger.steps import Forward
-from kvarena.planning.credit import credited
+from kvarena.planning.credit import feasible_after
 from kvarena.planning.packing import usable_range
 from kvarena.planning.plan import Plan
 from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_plan
@@ -85,6 +85,7 @@ class Chain:
         self.counters = Counters()
         self.epoch = 0
         self.usage = Usage(self.bands, self.ledger, self._reprice)
+        self._each = list(self.bands.values())
         self._spans = [band for band in self.bands.values() if not isinstance(band, IdBand)]
         self._snapshot: ChainSnapshot | None = None
         self._answers: dict[tuple[int, ...], bool] = {}
@@ -99,8 +100,9 @@ class Chain:
         """Counts and frontiers of now; kept until one of them changes."""
         snapshot = self._snapshot
         if snapshot is None:
-            shots = tuple([band.shot() for band in self.bands.values()])
-            snapshot = self._snapshot = ChainSnapshot(self.usable.start, self.usable.stop, shots, self._released())
+            usable, shots = self.usable, tuple([band.shot() for band in self._each])
+            released = self._released() if self.usage.pins else None
+            snapshot = self._snapshot = tuple.__new__(ChainSnapshot, (usable.start, usable.stop, shots, released))
         return snapshot
 
     @capacity_decision
@@ -118,7 +120,7 @@ class Chain:
     def feasible_after(self, demand: tuple[int, ...], frees: Sequence[int]) -> bool:
         """Whether the take would succeed once so many units per sub-pool, of those live now, were freed."""
         invariant("chain.frees_of_other_bands", len(frees) == len(self.bands), frees=frees, bands=len(self.bands))
-        return feasible(credited(self.snapshot(), frees), demand)
+        return feasible_after(self.snapshot(), demand, frees)
 
     # -- taking and freeing
 
@@ -126,7 +128,9 @@ class Chain:
     def take_new(self, minter: str, count: int, actor: Actor = FORWARD) -> NewPages | Refused:
         """Mint ids and bind each in every sub-pool that shares them, all of them or none, for ``actor`` to write."""
         self._begin("take")
-        source, count = self.minters[minter], whole(count, "chain.take_new: count")
+        source = self.minters[minter]
+        if type(count) is not int:
+            count = whole(count, "chain.take_new: count")
         if count < 0:
             fail("chain.negative_demand", minter=minter, count=count)
         try:
@@ -241,11 +245,13 @@ class Chain:
             InvariantError: it is not the oldest, was never recorded or, at check level 1 and above, has not ended.
         """
         steps = self.ledger.steps
-        invariant("chain.call_from_a_waiter", not self.usage.is_waiting, asked="process")
+        if self.usage.is_waiting:
+            fail("chain.call_from_a_waiter", asked="process")
         steps.check_process(forward, checks=self.checks)
         steps.process(forward)
-        if sum([band.process(forward.number) for band in self._spans]):
-            self._reprice()
+        for band in self._spans:
+            if band.waits and band.process(forward.number):
+                self._reprice()
 
     @capacity_decision
     def flush(self) -> int:
@@ -317,18 +323,18 @@ class Chain:
 
     def _released(self) -> tuple[BandShot, ...] | None:
         """The bands once the host has waited for every use that keeps pages; None where none does, or nobody can."""
-        if not self.usage.pins or not self.usage.may_wait:
+        if not self.usage.may_wait:
             return None
         return tuple(band.shot(released=True) for band in self.bands.values())
 
     def _begin(self, what: str) -> None:
         """An operation of the allocator begins; none does between the launch of a forward and its recording."""
-        ledger = self.ledger
-        if ledger.steps.is_open:
-            fail("forwards.change_before_record", asked=what, launched=ledger.steps.launched)
+        steps = self.ledger.steps
+        if steps.launched > steps.recorded:
+            fail("forwards.change_before_record", asked=what, launched=steps.launched)
         if self.usage.is_waiting:
             fail("chain.call_from_a_waiter", asked=what)
-        ledger.timeline.begin()
+        self.ledger.timeline.begin()
 
     def _place(self, lowest: int, highest: int) -> int:
         """Where the policy puts an empty float."""

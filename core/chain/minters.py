@@ -13,8 +13,10 @@ from kvarena.planning.plan import Plan
 from kvarena.planning.pricing import Arrangement
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
-from kvarena.terms.members import is_once
+from kvarena.terms.members import any_of, is_once
 from kvarena.terms.ports import IntArray
+
+Ways = list[tuple[str, AnyBand, tuple[Actor, ...]]]
 
 
 class NewPages(NamedTuple):
@@ -41,6 +43,7 @@ class Minter:
         self.owner, self.others = bands[-1], bands[:-1]
         self._loose = np.zeros(pool.count, dtype=np.bool_)  # out, and not bound by the owner
         self._spans = [band for band in bands if not isinstance(band, IdBand)]
+        self._known_ways: dict[Actor, Ways] = {}
         self._capped = [band for band in self._spans if band.grid.cap is not None]
 
     def mint(self, count: int) -> IntArray | None:
@@ -54,7 +57,7 @@ class Minter:
     def give_back(self, ids: IntArray) -> None:
         """Minted ids come back. Checked before anything changes: each is out, named once, and bound nowhere."""
         invariant("id_pool.give_back_of_unknown_id", within(ids, self.pool.count), ids=ids, minted_by=self.name)
-        bound = [band.grid.name for band in self.bands if np.count_nonzero(band.ids.is_bound(ids))]
+        bound = [band.grid.name for band in self.bands if any_of(band.ids.is_bound(ids))]
         invariant("chain.give_back_of_bound_id", not bound, minted_by=self.name, bound_in=bound)
         invariant("id_pool.give_back_of_free_id", self._loose[ids].all(), ids=ids, minted_by=self.name)
         invariant("id_pool.give_back_twice", len(np.unique(ids)) == len(ids), ids=ids, minted_by=self.name)
@@ -85,7 +88,7 @@ class Minter:
 
     def check_released(self, ids: IntArray) -> None:
         """No other band has a page for ids that the owner is about to let go."""
-        held = [band.grid.name for band in self.others if np.count_nonzero(band.ids.is_bound(ids))]
+        held = [band.grid.name for band in self.others if any_of(band.ids.is_bound(ids))]
         invariant("chain.window_segment_released", not held, minted_by=self.name, still_bound_in=held)
 
     def check_free(self, ids: IntArray) -> None:
@@ -106,7 +109,7 @@ class Minter:
         if count > self.pool.free:
             return False
         for band in self._spans:
-            if len(band.holes) < count > band.free_count:
+            if count > band.free_count:
                 return False
         for band in self._capped:  # noqa: SIM110 - a generator costs as much as the rest of a take
             if count > band.room:
@@ -118,14 +121,20 @@ class Minter:
         ids = self.pool.mint(count)
         pages: dict[str, IntArray] = {}
         try:
-            for band in self.bands:
-                actors = actors_of(band, actor)
-                pages[band.grid.name] = taken = band.reuse(ids, actors)
+            for name, band, actors in self._ways(actor):
+                pages[name] = taken = band.reuse(ids, actors)
                 hand_out(band, taken, actors)
         except BaseException:
             self._take_back(ids)
             raise
         return NewPages(ids, pages)
+
+    def _ways(self, actor: Actor) -> Ways:
+        """Its bands by name, and who writes a page there that is handed to the actor; remembered."""
+        ways = self._known_ways.get(actor)
+        if ways is None:
+            ways = self._known_ways[actor] = [(band.grid.name, band, actors_of(band, actor)) for band in self.bands]
+        return ways
 
     def take_placed(self, count: int, arrangement: Arrangement, bands: Mapping[str, AnyBand], actor: Actor) -> NewPages:
         """Mint ids and bind them in every band, where the arrangement says; what it moves has moved."""

@@ -34,12 +34,13 @@ class Batches:
     def add(self, forward: int, pages: IntArray) -> None:
         """These pages wait for this forward, the newest that may touch them."""
         batches = self._batches
-        if not batches or batches[-1][0] < forward:
+        newest, parts = batches[-1] if batches else (0, [])
+        if newest == forward:
+            parts.append(pages)
+        elif newest < forward:
             batches.append((forward, [pages]))
-        elif batches[-1][0] == forward:
-            batches[-1][1].append(pages)
         else:
-            fail("ledger.batch_keys_rise", newest=batches[-1][0], forward=forward)
+            fail("ledger.batch_keys_rise", newest=newest, forward=forward)
         self.count += len(pages)
 
     def through(self, forward: int) -> IntArray:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import attrs
 
 from kvarena.ledger.writes import Writes, WriteSet
-from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.errors import InvariantError
+from kvarena.terms.invariants import broken, fail, invariant
 from kvarena.terms.ports import Event, IntArray
 
 PREBUILT = 0
@@ -70,8 +71,10 @@ class ForwardSteps:
 
     def check_launch(self) -> None:
         """The forward before was recorded, and no more are in flight than may be. Nothing changes."""
-        invariant("forwards.launch_over_unrecorded", not self.is_open, never_recorded=self.launched)
-        invariant("forwards.too_many_in_flight", self.flying < self.in_flight, flying=self.flying, most=self.in_flight)
+        if self.launched > self.recorded:
+            fail("forwards.launch_over_unrecorded", never_recorded=self.launched)
+        if self.recorded - self.processed >= self.in_flight:
+            fail("forwards.too_many_in_flight", flying=self.flying, most=self.in_flight)
 
     def launch(self) -> Forward:
         """The next forward begins."""
@@ -84,11 +87,15 @@ class ForwardSteps:
         self, forward: Forward, event: Event, writes: Mapping[str, IntArray], unknown: frozenset[str] = frozenset()
     ) -> None:
         """All work of the forward is on its stream, before ``event``, which is its own."""
-        invariant("forwards.recorded_twice", forward.event is None, forward=forward.number)
-        invariant("forwards.record_of_unlaunched", self.is_open, forward=forward.number, recorded=self.recorded)
-        invariant("forwards.record_out_of_order", forward is self.open, forward=forward.number, open=self.launched)
-        fresh = all(event is not other.event for other in self._flying)
-        invariant("forwards.event_is_not_fresh", fresh, forward=forward.number)
+        if forward.event is not None:
+            fail("forwards.recorded_twice", forward=forward.number)
+        if self.launched == self.recorded:
+            fail("forwards.record_of_unlaunched", forward=forward.number, recorded=self.recorded)
+        if forward is not self.open:
+            fail("forwards.record_out_of_order", forward=forward.number, open=self.launched)
+        for other in self._flying:
+            if event is other.event:
+                fail("forwards.event_is_not_fresh", forward=forward.number)
         forward.event = event
         self.recorded = forward.number
         self.writes.add(WriteSet(forward.number, writes, unknown))
@@ -96,11 +103,12 @@ class ForwardSteps:
 
     def check_process(self, forward: Forward, *, checks: int) -> None:
         """The forward is the oldest in flight and, at check level 1 and above, has ended. Nothing changes."""
-        recorded = forward.event is not None and forward.number > self.processed
-        invariant("forwards.process_of_unrecorded", recorded, forward=forward.number, processed=self.processed)
+        if forward.event is None or forward.number <= self.processed:
+            fail("forwards.process_of_unrecorded", forward=forward.number, processed=self.processed)
         oldest = self._flying[0]
-        invariant("forwards.process_out_of_order", forward is oldest, forward=forward.number, oldest=oldest.number)
-        if checks and forward.event is not None:
+        if forward is not oldest:
+            fail("forwards.process_out_of_order", forward=forward.number, oldest=oldest.number)
+        if checks:
             ended = forward.event.done()
             invariant("forwards.process_before_its_end", ended, forward=forward.number, cure="wait for it on the host")
 
@@ -112,15 +120,16 @@ class ForwardSteps:
 
     def settle(self, number: int) -> None:
         """The allocator's stream waits for this forward: it and all before it are retired."""
-        self.retired = max(self.retired, number)
-        self.writes.retire(number)
+        if number > self.retired:
+            self.retired = number
+            self.writes.retire(number)
 
     def event_of(self, number: int) -> Event:
         """The event of a forward in flight."""
-        event = next((forward.event for forward in self._flying if forward.number == number), None)
-        if event is None:
-            fail("forwards.event_of_ended", forward=number, processed=self.processed)
-        return event
+        for forward in self._flying:
+            if forward.number == number and forward.event is not None:
+                return forward.event
+        raise InvariantError(broken("forwards.event_of_ended", forward=number, processed=self.processed))
 
     def verify(self) -> None:
         """The numbers are in order, and every forward in flight has its event."""

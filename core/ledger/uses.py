@@ -8,6 +8,7 @@ import numpy as np
 from kvarena.ledger.batches import NO_PAGES
 from kvarena.ledger.clearance import Clearance, Hazard
 from kvarena.terms.invariants import invariant
+from kvarena.terms.members import any_of
 from kvarena.terms.ports import Event, IntArray
 
 
@@ -45,7 +46,7 @@ class Use:
         """Whether any of these byte ranges shares a byte with a page of the use."""
         begun: IntArray = self._low.searchsorted(stop)
         ended: IntArray = self._stop.searchsorted(low, side="right")
-        return bool(np.count_nonzero(begun > ended))
+        return any_of(begun > ended)
 
     def __str__(self) -> str:
         held = ", ".join(f"{len(mine.pages)} {name}" for name, mine in self.pages.items())

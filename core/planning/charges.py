@@ -12,6 +12,8 @@ from kvarena.terms.errors import PlanError
 from kvarena.terms.units import ceil_div, format_bytes
 
 DEFAULT_CONTEXT_TOKENS = 32768
+ROW_COLUMNS = 16
+"""Numbers that the request table keeps for a row, beside its pages, its slots and one number per sub-pool."""
 
 
 @attrs.frozen
@@ -115,7 +117,7 @@ class Charges:
         A hole order that keeps more than two bytes a page takes that in addition.
         """
         ids = self.plan.owner_ids(arena_bytes)
-        columns = 15 + len(self.plan.sub_pools)
+        columns = ROW_COLUMNS + len(self.plan.sub_pools)
         total = running * (self.row_pages + self.limits.slot_places + columns) * 8
         for pool in self.plan.sub_pools:
             pages = arena_bytes // pool.unit_bytes if pool.unit_bytes else ids
@@ -162,19 +164,24 @@ def check_limits(charges: Charges) -> None:
     for name in ("max_running", "state_slots", "slots_per_request"):
         value = getattr(limits, name)
         if value is not None and value < 1:
-            raise PlanError(f"{name} = {value}: it must be at least 1")
+            raise PlanError(f"{name} = {value}: it must be at least 1", setting=name)
     if limits.spare_slots < 0:
         raise PlanError(f"spare_slots = {limits.spare_slots}: it must be at least 0")
     if limits.state_share is not None and not 0 < limits.state_share < 1:
-        raise PlanError(f"state_share = {limits.state_share}: it is a share of the arena, between 0 and 1")
+        finding = f"state_share = {limits.state_share}: it is a share of the arena, between 0 and 1"
+        raise PlanError(finding, setting="state_share")
     if limits.state_slots is not None and limits.state_share is not None:
-        raise PlanError("state_slots and state_share both fix the state slots; give one of them")
+        raise PlanError("state_slots and state_share both fix the state slots; give one of them", setting="state_slots")
     if limits.state_slots is not None and limits.state_slots < limits.slots_per_request:
         raise PlanError(
-            f"state_slots = {limits.state_slots} is less than the {limits.slots_per_request} slots of one request"
+            f"state_slots = {limits.state_slots} is less than the {limits.slots_per_request} slots of one request",
+            setting="state_slots",
         )
     if not charges.plan.slots and (limits.state_slots or limits.state_share):
-        raise PlanError("the model has no state layers, so state_slots and state_share mean nothing; remove them")
+        setting = "state_slots" if limits.state_slots else "state_share"
+        raise PlanError(
+            "the model has no state layers, so state_slots and state_share mean nothing; remove them", setting=setting
+        )
 
 
 def check_floor(charges: Charges) -> None:
@@ -185,7 +192,8 @@ def check_floor(charges: Charges) -> None:
     for pool, count in zip(charges.plan.sub_pools, units, strict=True):
         if pool.cap is not None and count > pool.cap:
             raise PlanError(
-                f"caps: one request holds {count:,} units of {pool.name!r} at once; its cap is {pool.cap:,}, raise it"
+                f"caps: one request holds {count:,} units of {pool.name!r} at once; its cap is {pool.cap:,}, raise it",
+                setting="caps",
             )
     terms = {**charges.fixed(1, charges.arena(1)), **_sinks(charges.plan)}
     for pool, count in zip(charges.plan.sub_pools, units, strict=True):
@@ -194,7 +202,8 @@ def check_floor(charges: Charges) -> None:
     raise PlanError(
         f"a budget of {charges.budget_bytes:,} B ({format_bytes(charges.budget_bytes)}) cannot hold one request; "
         f"it needs, beside alignment, {sum(terms.values()):,} B:\n{listed}\n"
-        "give it more memory, or lower context_tokens"
+        "give it more memory, or lower context_tokens",
+        setting="memory",
     )
 
 

@@ -1,26 +1,26 @@
-"""What a chain would look like once a cache had given some of its units back."""
+"""What would fit once a cache had given some of its units back."""
 
 from collections.abc import Sequence
+from operator import sub
 
-from kvarena.planning.snapshot import BandShot, ChainSnapshot
-from kvarena.terms.invariants import invariant
+from kvarena.planning.pricing import check_demand, feasible, serves
+from kvarena.planning.snapshot import ChainSnapshot
+from kvarena.terms.invariants import fail
 
 
-def credited(snapshot: ChainSnapshot, frees: Sequence[int]) -> ChainSnapshot:
-    """The snapshot with so many live units per sub-pool, in chain order, as holes. Where they lie does not matter.
+def feasible_after(snapshot: ChainSnapshot, demand: Sequence[int], frees: Sequence[int] | None) -> bool:
+    """Whether the demand is feasible once so many live units per sub-pool, in chain order, are freed; None for none.
 
-    Whatever arrangement serves then, serves after the frees: a hole at a frontier only makes the span shorter.
-    None of these units may be fixed.
+    Where they lie does not matter: whatever arrangement serves a chain with as many more holes serves after the frees,
+    since a hole at a frontier only makes the span shorter. None of these units may be fixed.
+
+    Raises:
+        InvariantError: more is freed than lives, or less than nothing.
     """
-    base, top, bands, released = snapshot
-    after = None if released is None else _with_holes(released, frees)
-    return ChainSnapshot(base, top, _with_holes(bands, frees), after)
-
-
-def _with_holes(bands: tuple[BandShot, ...], frees: Sequence[int]) -> tuple[BandShot, ...]:
-    shots = []
-    for shot, count in zip(bands, frees, strict=True):
-        name, unit, end, live, holes, start, stop, ids_free, *rest = shot
-        invariant("credit.more_than_lives", 0 <= count <= live, sub_pool=name, count=count, live=live)
-        shots.append(BandShot(name, unit, end, live - count, holes + count, start, stop, ids_free + count, *rest))
-    return tuple(shots)
+    if frees is None:
+        return feasible(snapshot, demand)
+    check_demand(snapshot, demand)
+    for shot, count in zip(snapshot.bands, frees, strict=True):
+        if not 0 <= count <= shot.live:
+            fail("credit.more_than_lives", sub_pool=shot.name, count=count, live=shot.live)
+    return serves(snapshot, tuple(map(sub, demand, frees)))

@@ -21,8 +21,8 @@ from kvarena.terms.errors import KvarenaError, PlanError
 from kvarena.terms.lifetimes import Lifetime
 
 __all__ = [
-    "DEMAND_RULES", "Demand", "Purpose", "RequestShape", "Rule", "check_grid", "chunk_stop", "chunk_stops",
-    "decode_demand", "decode_peak_pages", "peak_pages", "request_demand", "whole_pages",
+    "DEMAND_RULES", "LENGTH_MAX", "Demand", "Purpose", "RequestShape", "Rule", "check_grid", "chunk_stop",
+    "chunk_stops", "decode_demand", "decode_peak_pages", "peak_pages", "request_demand", "whole_pages",
 ]  # fmt: skip
 
 Demand = tuple[int, ...]
@@ -31,6 +31,8 @@ Demand = tuple[int, ...]
 
 class Purpose(enum.Enum):
     """Why a price is asked. Each has its row in ``DEMAND_RULES``."""
+
+    __hash__ = object.__hash__  # prices are remembered by it, and that of Enum is a Python function
 
     CEILING = "ceiling"
     """Can it be served at all? What an arriving request is clipped or refused by."""
@@ -74,8 +76,14 @@ DEMAND_RULES: Mapping[Purpose, Rule] = MappingProxyType(
 )
 
 
+LENGTH_MAX = 1 << 40
+"""A request has no more tokens of any kind: sums and products of lengths stay far below what an int64 holds."""
+
+
 def _whole(value: Any) -> Any:
     """A count of few bits as a Python int; what is no count stays as it is, for the check."""
+    if type(value) is int:
+        return value
     return value.__index__() if hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_)) else value
 
 
@@ -87,6 +95,8 @@ def _count(least: int, default: Any = attrs.NOTHING) -> Any:
             raise KvarenaError(
                 f"a request's {attribute.name} is {value!r}; it must be a whole number of at least {least}"
             )
+        if value > LENGTH_MAX:
+            raise KvarenaError(f"a request's {attribute.name} is {value!r}; it must be at most {LENGTH_MAX:,}")
 
     return attrs.field(default=default, validator=check, converter=_whole)
 

@@ -44,7 +44,8 @@ def check_countable(pool: SubPool, pages: int) -> None:
     if pages > PAGES_MAX:
         raise PlanError(
             f"sub-pool {pool.name!r} would have {pages:,} pages of {pool.unit_bytes:,} B; at most {PAGES_MAX:,} "
-            "can be numbered: raise the page size, or give it less memory"
+            "can be numbered: raise the page size, or give it less memory",
+            setting="memory",
         )
 
 

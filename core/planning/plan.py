@@ -8,6 +8,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 
 import attrs
 
@@ -46,7 +47,8 @@ class SubPool:
 
     ``entry_bytes`` is what a token (or a request, for a slot) costs in layer fields alone, as an exact
     fraction where a part keeps one entry per k tokens; ``unit_bytes`` is what a unit really spans. ``cap``: the
-    most units that may be live at once; None where the arena alone limits them.
+    most units that may be live at once; None where the arena alone limits them. ``checkpoint_intervals``: where its
+    parts may be copied for a prefix cache, as far as their lifetimes say, each once and rising.
     """
 
     name: str
@@ -58,6 +60,7 @@ class SubPool:
     zero_on_take: bool
     draft: bool = False
     cap: int | None = None
+    checkpoint_intervals: tuple[int, ...] = ()
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -104,22 +107,22 @@ class Plan:
                 return sub_pool
         raise KeyError(name)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The sub-pools' names in chain order."""
         return tuple(sub_pool.name for sub_pool in self.sub_pools)
 
-    @property
+    @cached_property
     def slots(self) -> SubPool | None:
         """The sub-pool with a slot per request, if the model has any state."""
         return next((sub_pool for sub_pool in self.sub_pools if sub_pool.is_slots), None)
 
-    @property
+    @cached_property
     def token_pools(self) -> tuple[SubPool, ...]:
         """The sub-pools whose units are pages of tokens."""
         return tuple(sub_pool for sub_pool in self.sub_pools if not sub_pool.is_slots)
 
-    @property
+    @cached_property
     def primary(self) -> SubPool | None:
         """The kind whose tokens are counted: the owner of ids, or the longest-lived one with bytes."""
         backed = [pool for pool in self.token_pools if pool.unit_bytes]
@@ -155,7 +158,8 @@ def plan_storage(
             lifetimes of one name, slots of two lifetimes.
     """
     if unit_align < 1:
-        raise PlanError(f"unit_align = {unit_align}: units are padded to a whole number of bytes, at least 1")
+        finding = f"unit_align = {unit_align}: units are padded to a whole number of bytes, at least 1"
+        raise PlanError(finding, setting="unit_align")
     _check_layers([*layers, *draft])
     _check_draft(layers, draft)
     tokens = _page_size([*layers, *draft], page_tokens)
@@ -186,9 +190,11 @@ def capped(plan: Plan, caps: Mapping[str, int]) -> Plan:
     """
     for name in caps:
         if name not in plan.names:
-            raise PlanError(f"caps: the plan has no sub-pool {name!r}; {nearest(name, plan.names)}")
+            raise PlanError(f"caps: the plan has no sub-pool {name!r}; {nearest(name, plan.names)}", setting="caps")
         if not plan[name].unit_bytes:
-            raise PlanError(f"caps: sub-pool {name!r} only mints ids and has no bytes; cap those that have")
+            raise PlanError(
+                f"caps: sub-pool {name!r} only mints ids and has no bytes; cap those that have", setting="caps"
+            )
     pools = tuple(attrs.evolve(pool, cap=caps.get(pool.name, pool.cap)) for pool in plan.sub_pools)
     return attrs.evolve(plan, sub_pools=pools) if caps else plan
 
@@ -247,13 +253,15 @@ def _page_size(layers: Sequence[Layer], asked: int | None) -> int:
         return align_up(DEFAULT_PAGE_TOKENS, multiple)
     if not isinstance(asked, int) or not 1 <= asked <= PAGE_TOKENS_MAX:
         raise PlanError(
-            f"page size {asked!r}: a page holds a whole number of tokens, at least 1 and at most {PAGE_TOKENS_MAX:,}"
+            f"page size {asked!r}: a page holds a whole number of tokens, at least 1 and at most {PAGE_TOKENS_MAX:,}",
+            setting="page_tokens",
         )
     torn = {layer.index for layer in layers for part in layer.parts if asked % part.tokens_per_entry}
     if torn:
         raise PlanError(
             f"page size {asked} is no multiple of the tokens per entry of layers {spelled(sorted(torn))}; "
-            f"use a multiple of {multiple}"
+            f"use a multiple of {multiple}",
+            setting="page_tokens",
         )
     return asked
 
@@ -288,6 +296,7 @@ def _sub_pool(parts: list[tuple[int, Part]], tokens: int, unit_align: int, *, dr
     page_tokens = None if lifetime.own_ids else tokens
     placed: list[Placed] = []
     entry_bytes = Fraction(0)
+    intervals = [getattr(part.lifetime, "checkpoint_interval", None) for _, part in parts]
     offset, widest = 0, 1
     for index, part in parts:
         rows = (page_tokens or 1) // part.tokens_per_entry
@@ -307,6 +316,7 @@ def _sub_pool(parts: list[tuple[int, Part]], tokens: int, unit_align: int, *, dr
         unit_bytes=align_up(offset, math.lcm(widest, unit_align)),
         zero_on_take=any(zeroes_on_take(part.layout) for _, part in parts),
         draft=draft,
+        checkpoint_intervals=tuple(sorted(set(filter(None, intervals)))),
     )
 
 
@@ -316,7 +326,8 @@ def _owner(pools: list[SubPool], tokens: int, *, required: bool, layers: Sequenc
     if required and not any(pool.lifetime.name == "full" for pool in candidates):
         raise PlanError(
             f"no full-attention layer owns the virtual ids among layers {spelled([layer.index for layer in layers])} "
-            '(owner = "required"); add one, or leave owner = "any" so that another sub-pool mints them'
+            '(owner = "required"); add one, or leave owner = "any" so that another sub-pool mints them',
+            setting="owner",
         )
     for pool in reversed(candidates):
         others = [other.lifetime for other in candidates if other is not pool]

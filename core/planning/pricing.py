@@ -31,7 +31,10 @@ from kvarena.planning.snapshot import BandShot, ChainSnapshot, after_transfers, 
 from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import LOW
 
-__all__ = ["Action", "Arrangement", "Placing", "Step", "Waits", "feasible", "first_plan", "move_order", "plan"]
+__all__ = [
+    "Action", "Arrangement", "Placing", "Step", "Waits", "check_demand", "feasible", "first_plan", "move_order", "plan",
+    "serves", "unheld_bytes",
+]  # fmt: skip
 
 Place = Callable[[int, int], int]
 
@@ -90,16 +93,35 @@ def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
 
     Exact: RELAYOUT reaches all that the other steps reach, and packing left leaves the most to the right.
     """
+    check_demand(snapshot, demand)
+    return serves(snapshot, demand)
+
+
+def check_demand(snapshot: ChainSnapshot, demand: Sequence[int]) -> None:
+    """A demand has one count for every sub-pool, and none is negative.
+
+    Raises:
+        InvariantError: it is none of this chain's.
+    """
+    bands = snapshot.bands
+    if len(demand) != len(bands):
+        fail("pricing.demand_of_other_bands", bands=len(bands), demand=len(demand))
+    if demand and min(demand) < 0:
+        short = next((shot.name, count) for shot, count in zip(bands, demand, strict=True) if count < 0)
+        fail("pricing.negative_demand", sub_pool=short[0], count=short[1])
+
+
+def serves(snapshot: ChainSnapshot, units: Sequence[int]) -> bool:
+    """The same of a demand less the live units that are freed before: below zero where these are more.
+
+    Where they lie does not matter: all is packed. None of them may be fixed.
+    """
     edge, room, bands, released = snapshot
     if released is not None:
         bands = released
-    if len(demand) != len(bands):
-        _check(bands, demand)
-    for index, shot in enumerate(bands):
-        count = demand[index]
+    for shot, count in zip(bands, units, strict=True):
         _, unit, end, live, _, start, stop, ids_free, _, _, reserved, low, high = shot
-        if count < 0 or count > ids_free:
-            _check(bands, demand)
+        if count > ids_free:
             return False
         size = (live + reserved + count) * unit
         if not size:
@@ -123,6 +145,12 @@ def feasible(snapshot: ChainSnapshot, demand: Sequence[int]) -> bool:
     return edge <= room
 
 
+def unheld_bytes(snapshot: ChainSnapshot) -> int:
+    """The bytes that no live or reserved unit holds, after any wait: no demand for more of them is feasible."""
+    bands = snapshot.bands if snapshot.released is None else snapshot.released
+    return snapshot.top - snapshot.base - sum([(shot.live + shot.reserved) * shot.unit_bytes for shot in bands])
+
+
 def first_plan(snapshot: ChainSnapshot, demand: Sequence[int], place: Place = middle) -> Arrangement | None:
     """The least rearrangement that serves the demand, after the least wait; None if none does."""
     found = plan(snapshot, demand, Step.NO_MOVE, place)
@@ -143,7 +171,7 @@ def plan(snapshot: ChainSnapshot, demand: Sequence[int], step: Step, place: Plac
     transfers: ask ``after_transfers(snapshot)`` for that. ``place`` chooses the first page of a float that holds
     nothing, between the least and the greatest that serve.
     """
-    _check(snapshot.bands, demand)
+    check_demand(snapshot, demand)
     waits = Waits.NOTHING
     if step is not Step.NO_MOVE:
         calm = settled(snapshot)
@@ -185,15 +213,6 @@ def _onto(place: Placing, shot: BandShot, other: BandShot) -> bool:
     """Whether the new block of ``shot`` touches the present bytes of ``other``."""
     low, high = place.start * shot.unit_bytes, place.stop * shot.unit_bytes
     return low < other.stop * other.unit_bytes and other.start * other.unit_bytes < high
-
-
-def _check(bands: Sequence[BandShot], demand: Sequence[int]) -> None:
-    """A demand has one count for every band, and none is negative."""
-    if len(demand) != len(bands):
-        fail("pricing.demand_of_other_bands", bands=len(bands), demand=len(demand))
-    if demand and min(demand) < 0:
-        short = next((shot.name, count) for shot, count in zip(bands, demand, strict=True) if count < 0)
-        fail("pricing.negative_demand", sub_pool=short[0], count=short[1])
 
 
 def _tiers(snapshot: ChainSnapshot) -> Iterator[tuple[ChainSnapshot, Waits]]:

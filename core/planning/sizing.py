@@ -148,7 +148,8 @@ def _running_by_slots(charges: Charges) -> tuple[int, int, str]:
         asked = f"{name} = {getattr(limits, name)}"
         raise PlanError(
             f"{asked}: {slots} slots of {unit:,} B fit beside the sinks, one request's rows and the fixed terms "
-            f"in a budget of {charges.budget_bytes:,} B; lower it, or raise the budget"
+            f"in a budget of {charges.budget_bytes:,} B; lower it, or raise the budget",
+            setting=name,
         )
     running = charges.running_of(slots)
     binds = "max_running" if running == limits.max_running else "state slots"

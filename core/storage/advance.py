@@ -1,6 +1,5 @@
 """Which pages of a batch retire as its requests advance, and when each row must be looked at again."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -11,10 +10,11 @@ from kvarena.planning.plan import Plan, SubPool
 from kvarena.storage.requests import RequestTable
 from kvarena.terms.invariants import invariant
 from kvarena.terms.lifetimes import Full, Lifetime, floor_reaches, on_grid, prefix_floor
+from kvarena.terms.numbers import spread
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
 
-ByLength = Callable[[IntArray], IntArray]
+NEVER = 1 << 62
 
 
 class Retired(NamedTuple):
@@ -45,10 +45,17 @@ class Retirement:
         self.paging = Paging(pool.page_tokens or 1)
         zero = np.zeros(1, dtype=np.int64)
         self.in_order = prefix_floor(pool.lifetime, zero) is not None
-        self._has_closed_form = floor_reaches(pool.lifetime, zero + 1) is not None
         self._needs = pool.lifetime
-        self._floor, self._first_needed = _floor_of(self.lifetime), _floor_of(pool.lifetime)
-        self._reaches = cast(ByLength, getattr(self.lifetime, "reaches", partial(floor_reaches, self.lifetime)))
+        self._ends = self._needed_to = np.array([NEVER])
+
+    def look_ahead(self, pages: int) -> None:
+        """Make ready for rows of so many pages: note the lengths at which one page after another retires."""
+        if not self.in_order or never_retires(self):
+            return
+        rows = self.paging.starts(np.arange(1, pages + 1))
+        self._ends = self._needed_to = np.append(_lengths_of(self._needs, rows), NEVER)
+        if self.lifetime is not self._needs:
+            self._ends = np.append(_lengths_of(self.lifetime, rows), NEVER)
 
     def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired | None:
         """The pages that no query at the rows' present lengths or later needs, and that were needed before.
@@ -57,30 +64,29 @@ class Retirement:
         """
         if not self.in_order:
             return self._one_by_one(table, rows, lengths)
-        floor, gone = self.paging.pages(self._floor(lengths)), table.retired[self.column][rows]
+        floor, gone = self._ends.searchsorted(lengths, "right"), table.retired[self.column][rows]
         due = (floor != gone).nonzero()[0]
         if not len(due):
             return None
         if len(due) < len(rows):
-            rows, lengths, floor, gone = rows[due], lengths[due], floor[due], gone[due]
+            rows, floor, gone = rows[due], floor[due], gone[due]
         first, given = floor, None
         if table.any_handed:
             handed = table.handed[rows]
             if self.mints:
                 given = places_of(table, rows, gone, np.minimum(floor, handed))
             gone, first = np.maximum(gone, handed), np.maximum(first, handed)
-        counts = first - gone
-        places = rows * table.pages_per_row
-        places += gone
+        counts, places = first - gone, table.firsts[rows] + gone
         if counts.tobytes() != table.ones[: len(counts)].tobytes():
-            if counts.min() < 0:
-                self._check_needs(table, rows, lengths)
+            if counts[counts.argmin()] < 0:
+                self._check_needs(table, rows, lengths[due])
                 floor, counts = np.maximum(floor, table.retired[self.column][rows]), np.maximum(counts, 0)
             places = spread(places, counts, counts.cumsum())
         return Retired(places, rows, floor, given)
 
     def note(self, table: RequestTable, retired: Retired) -> None:
         """The pages that ``newly_retired`` found are free."""
+        table.version += 1
         if self.in_order:
             table.retired[self.column][retired.rows] = retired.floor
         else:
@@ -89,23 +95,18 @@ class Retirement:
     def kept(self, length: int, count: int) -> IntArray:
         """Of a row's first ``count`` pages, those that it still has at this length."""
         if self.in_order:
-            return np.arange(min(int(self.paging.pages(self._floor(np.array([length])))[0]), count), count)
+            return np.arange(min(_gone(self._ends, length), count), count)
         return self._but(whole_pages(self.lifetime.retired(0, length), self.paging.tokens), count)
 
-    def needed(self, length: int, count: int) -> IntArray:
-        """Of a sequence's first ``count`` pages, those that a query at this length needs, whatever a grid keeps."""
+    def needed(self, length: int, ids: IntArray) -> IntArray:
+        """Of the ids of a sequence's pages, those that a query at this length needs, whatever a grid keeps."""
         if self.in_order:
-            return np.arange(min(int(self.paging.pages(self._first_needed(np.array([length])))[0]), count), count)
-        return self._but(whole_pages(self._needs.retired(0, length), self.paging.tokens), count)
+            return ids[_gone(self._needed_to, length) :]
+        return ids[self._but(whole_pages(self._needs.retired(0, length), self.paging.tokens), len(ids))]
 
     def due(self, table: RequestTable, rows: IntArray) -> IntArray | int:
         """The least present length at which another page of each row retires; 0 where it is not known."""
-        if not self.in_order:
-            return 0
-        rows_gone = self.paging.starts(table.retired[self.column][rows] + 1)
-        if self._has_closed_form:
-            return self._reaches(rows_gone)
-        return self._search(rows_gone, table.lengths[rows])
+        return self._ends[table.retired[self.column][rows]] if self.in_order else 0
 
     def retired_too_much(self, table: RequestTable, row: int, length: int) -> bool:
         """Whether a query at this length, below the row's present one, would need pages that the row let retire.
@@ -114,14 +115,13 @@ class Retirement:
         """
         own, left = 0 if self.mints else int(table.handed[row]), -(-length // self.paging.tokens)
         if self.in_order:
-            first = int(self.paging.pages(self._first_needed(np.array([length])))[0])
-            return max(first, own) < min(int(table.retired[self.column, row]), left)
+            return max(_gone(self._needed_to, length), own) < min(int(table.retired[self.column, row]), left)
         gone = self._whole(int(table.looked_at[row])) - self._whole(length)
         return any(own <= page < left for page in gone)
 
     def _check_needs(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> None:
         """No query at these lengths needs a page that its row let retire, though a grid point passed said it might."""
-        needed = np.maximum(self.paging.pages(self._first_needed(lengths)), table.handed[rows])
+        needed = np.maximum(self._needed_to.searchsorted(lengths, "right"), table.handed[rows])
         there = (needed >= table.retired[self.column][rows]).all()
         invariant("storage.step_needs_retired_rows", there, sub_pool=self.name, rows=rows)
 
@@ -166,21 +166,6 @@ class Retirement:
         ]
         return [page for page in dict.fromkeys(page for pages in near for page in pages) if page not in before]
 
-    def _search(self, rows_gone: IntArray, low: IntArray) -> IntArray:
-        """The least length from ``low`` on whose floor is at least ``rows_gone``, by doubling and bisection."""
-        low = low.copy()
-        high = low + self.paging.tokens
-        while (short := self._floor(high) < rows_gone).any():
-            high = np.where(short, high + (high - low), high)
-            if high.max() > 1 << 40:
-                break
-        while (low < high).any():
-            middle = (low + high) // 2
-            beyond = self._floor(middle) >= rows_gone
-            high = np.where(beyond, middle, high)
-            low = np.where(beyond | (low >= high), low, middle + 1)
-        return high
-
 
 def retirements(plan: Plan, grid: int | None = None) -> tuple[Retirement, ...]:
     """How each token sub-pool retires, the owner last: page ids come back when nobody else is bound to them.
@@ -192,9 +177,31 @@ def retirements(plan: Plan, grid: int | None = None) -> tuple[Retirement, ...]:
     return tuple(Retirement(pool, columns[pool.name], grid, mints=pool.name == plan.owner) for pool in pools)
 
 
-def _floor_of(lifetime: Lifetime) -> ByLength:
-    """The first row still needed, by length; asked on every step, so a lifetime's own answer is bound once."""
-    return cast(ByLength, getattr(lifetime, "floor", partial(prefix_floor, lifetime)))
+def _lengths_of(lifetime: Lifetime, rows: IntArray) -> IntArray:
+    """The least lengths at which the first row still needed is at least each of these, rising."""
+    floor = partial(_floor_of, lifetime)
+    lengths = floor_reaches(lifetime, rows)
+    if lengths is not None and (floor(lengths) >= rows).all() and (floor(lengths - 1) < rows).all():
+        return lengths
+    low, high = np.zeros_like(rows), rows.copy()
+    while (short := floor(high) < rows).any() and high.max() <= 1 << 40:
+        high = np.where(short, 2 * high, high)
+    while (low < high).any():
+        middle = (low + high) // 2
+        beyond = floor(middle) >= rows
+        high = np.where(beyond, middle, high)
+        low = np.where(beyond | (low >= high), low, middle + 1)
+    return high
+
+
+def _floor_of(lifetime: Lifetime, lengths: IntArray) -> IntArray:
+    """The first row still needed, by length."""
+    return cast(IntArray, prefix_floor(lifetime, lengths))
+
+
+def _gone(ends: IntArray, length: int) -> int:
+    """How many pages are gone at a length."""
+    return int(ends.searchsorted(length, "right"))
 
 
 def never_retires(retirement: Retirement) -> bool:
@@ -206,11 +213,4 @@ def places_of(table: RequestTable, rows: IntArray, low: IntArray, high: IntArray
     """Where the pages of these rows from ``low`` to ``high`` stand, those aside of which there are none."""
     some = (high > low).nonzero()[0]
     counts = high[some] - low[some]
-    return spread(rows[some] * table.pages_per_row + low[some], counts, counts.cumsum())
-
-
-def spread(first: IntArray, counts: IntArray, ends: IntArray) -> IntArray:
-    """Every place of the spans of ``counts`` from ``first`` on; ``ends`` is the running sum of the counts."""
-    places = (first + counts - ends).repeat(counts)
-    places += np.arange(len(places))
-    return places
+    return spread(table.firsts[rows[some]] + low[some], counts, counts.cumsum())

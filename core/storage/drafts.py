@@ -41,7 +41,7 @@ class Drafts:
         starts = table.lengths[rows]
         ahead = (lengths >= starts) & (lengths >= table.away.reserved[rows])
         invariant("drafts.reserve_below_the_row", ahead.all(), rows=rows, lengths=lengths, known=starts)
-        crossing = ((lengths >= table.due[rows]) | (lengths <= starts)).nonzero()[0]
+        crossing = ((lengths > table.due[rows]) | (lengths <= starts)).nonzero()[0]
         if len(crossing):
             refused = self._growth.advance(rows[crossing], starts[crossing], lengths[crossing])
             if refused is not None:

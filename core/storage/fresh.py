@@ -28,4 +28,4 @@ class Fresh:
         """Nothing is to be reset in these any more."""
         if self._any:
             self._rows[rows] = False
-            self._any = bool(self._rows.any())
+            self._any = bool(self._rows[self._rows.argmax()])

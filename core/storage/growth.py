@@ -3,14 +3,17 @@
 import numpy as np
 
 from kvarena.ledger.clearance import Actor
-from kvarena.storage.advance import Retirement, never_retires, spread
+from kvarena.storage.advance import Retirement, never_retires
 from kvarena.storage.iteration_ids import Maps
-from kvarena.storage.requests import UNBOUND
 from kvarena.terms.answers import Refused
 from kvarena.terms.doors import whole
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.members import any_of
+from kvarena.terms.numbers import UNBOUND, constant, spread
 from kvarena.terms.ports import IntArray
+
+ONE = constant(1)
 
 
 class Growth:
@@ -30,18 +33,20 @@ class Growth:
         self._owner = maps.chain.plan.owner
         self._retiring = tuple(pool for pool in retirements if not never_retires(pool))
         self._looks_back = any(not pool.in_order for pool in self._retiring)
+        for pool in retirements:
+            pool.look_ahead(maps.table.pages_per_row)
         self.owner_retires = any(pool.name == self._owner for pool in self._retiring)
 
     def advance(self, rows: IntArray, starts: IntArray, lengths: IntArray) -> Refused | None:
         """Retire and take for rows that reach a boundary between ``starts``, their lengths, and ``lengths``."""
         table = self._maps.table
-        if np.count_nonzero(lengths < starts):
+        if any_of(lengths < starts):
             fail("storage.step_backwards", rows=rows, lengths=lengths)
         if not self._retirements:
             return None
-        if lengths.max() > table.pages_per_row * self._maps.paging.tokens:
-            self.check_length(int(lengths.max()))
-        stops = self._maps.paging.covering(lengths)
+        self.check_length(int(lengths[lengths.argmax()]))
+        paging = self._maps.paging
+        stops = paging.covering(lengths)
         for pool in self._retiring:
             retired = pool.newly_retired(table, rows, starts)
             if retired is not None:
@@ -54,10 +59,10 @@ class Growth:
         refused = self._take(rows, stops)
         if refused is not None:
             return refused
-        due = self._maps.paging.starts(stops)
+        due = paging.starts(stops)
         for pool in self._retiring:
             due = np.minimum(due, pool.due(table, rows))
-        table.due[rows] = due + 1
+        table.due[rows] = due
         return None
 
     def fill(self, row: int, tokens: int, actor: Actor) -> dict[str, IntArray] | Refused:
@@ -103,10 +108,11 @@ class Growth:
         """Give back every page of a row that ``fill`` filled; its length is 0 again."""
         table = self._maps.table
         if self._owner is not None:
-            ids = table.own_ids(np.array([row]))
+            ids = table.flat[table.places(np.array([row]), own=True)]
             self._maps.chain.free_all({self._owner: ids[ids != UNBOUND]})
         table.shorten(row, 0, 0)
         table.retired[:, row] = 0
+        table.version += 1
 
     def cut(self, rows: IntArray, lengths: IntArray) -> None:
         """Give back the whole pages of these rows that lie beyond their new lengths."""
@@ -118,13 +124,15 @@ class Growth:
         if not len(longer):
             return
         rows, stops, counts = rows[longer], stops[longer], counts[longer]
-        first, gone = rows * table.pages_per_row + stops, counts - stops
+        start, gone = table.firsts[rows], counts - stops
+        first = start + stops
         places = spread(first, gone, gone.cumsum())
         self._maps.chain.free_all({self._owner: table.flat[places]})
         self._forget(places)
         table.page_counts[rows] = stops
-        table.tails[rows] = table.flat[np.maximum(first - 1, rows * table.pages_per_row)]
-        table.due[rows] = np.minimum(table.due[rows], paging.starts(stops) + 1)
+        table.version += 1
+        table.tails[rows] = table.flat[np.maximum(first - ONE, start)]
+        table.due[rows] = np.minimum(table.due[rows], paging.starts(stops))
 
     def check_length(self, tokens: int) -> None:
         """A row can hold so many tokens.
@@ -179,21 +187,20 @@ class Growth:
             return None
         if len(growing) < len(rows):
             rows, counts, stops = rows[growing], counts[growing], stops[growing]
-        wanted = stops - counts
-        ends = wanted.cumsum()
-        total = int(ends[-1])
-        taken = self._maps.chain.take_new(self._retirements[-1].name, total)
+        wanted, places = stops - counts, table.firsts[rows] + counts
+        is_one_each = wanted.tobytes() == table.ones[: len(rows)].tobytes()
+        ends = None if is_one_each else wanted.cumsum()
+        taken = self._maps.chain.take_new(self._retirements[-1].name, len(rows) if ends is None else int(ends[-1]))
         if isinstance(taken, Refused):
             return taken
-        places = rows * table.pages_per_row
-        places += counts
-        if total > len(rows):
-            table.tails[rows] = taken.ids[ends - 1]
-            places = spread(places, wanted, ends)
-        else:
+        if ends is None:
             table.tails[rows] = taken.ids
+        else:
+            table.tails[rows] = taken.ids[ends - ONE]
+            places = spread(places, wanted, ends)
         table.flat[places] = taken.ids
         table.page_counts[rows] = stops
+        table.version += 1
         self._log(places)
         return None
 

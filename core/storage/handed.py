@@ -4,9 +4,9 @@ import numpy as np
 
 from kvarena.bands.unit_ids import within
 from kvarena.chain.minters import Bands
-from kvarena.storage.requests import UNBOUND
-from kvarena.terms.invariants import invariant
-from kvarena.terms.members import is_once
+from kvarena.terms.invariants import fail
+from kvarena.terms.members import all_of, is_once
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 
 
@@ -41,17 +41,21 @@ class Handed:
         count = len(self._is_handed)
         if len(ids) == 1 and 0 <= (one := int(ids[0])) < count and self._is_handed[one]:
             return
-        invariant("storage.free_of_unknown_page", within(ids, count), ids=ids, ids_in_all=count)
-        invariant("storage.free_of_page_not_handed_over", self._are_handed(ids), ids=ids)
-        invariant("storage.free_of_page_twice", is_once(ids), ids=ids)
+        if not within(ids, count):
+            fail("storage.free_of_unknown_page", ids=ids, ids_in_all=count)
+        if not self._are_handed(ids):
+            fail("storage.free_of_page_not_handed_over", ids=ids)
+        if not is_once(ids):
+            fail("storage.free_of_page_twice", ids=ids)
 
     def check_read(self, ids: IntArray, *, asked_by: str) -> None:
         """Each of these ids was handed over and is named once, those aside that are ``UNBOUND``."""
-        if ids.min(initial=0) < 0:
+        if len(ids) and ids[ids.argmin()] < 0:
             ids = ids[ids != UNBOUND]
-        handed = within(ids, len(self._is_handed)) and self._are_handed(ids)
-        invariant("storage.read_of_page_not_handed_over", handed, ids=ids, asked_by=asked_by)
-        invariant("storage.read_of_page_twice", is_once(ids), ids=ids, asked_by=asked_by)
+        if not (within(ids, len(self._is_handed)) and self._are_handed(ids)):
+            fail("storage.read_of_page_not_handed_over", ids=ids, asked_by=asked_by)
+        if not is_once(ids):
+            fail("storage.read_of_page_twice", ids=ids, asked_by=asked_by)
 
     def _are_handed(self, ids: IntArray) -> bool:
-        return bool(np.count_nonzero(self._is_handed[ids]) == len(ids))
+        return all_of(self._is_handed[ids])

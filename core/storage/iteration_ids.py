@@ -1,16 +1,21 @@
 """The physical ids of one step: translated once per sub-pool, on the host, from the host's maps."""
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from kvarena.chain.chain import Chain
-from kvarena.storage.advance import spread
-from kvarena.storage.requests import UNBOUND, RequestTable
+from kvarena.storage.requests import RequestTable, slots_of
 from kvarena.terms.errors import nearest
 from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.numbers import UNBOUND, constant, first, spread
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
+
+ONE = constant(1)
+BULK = 8192
+"""From so many new tokens on they are found page by page: more calls, and each over fewer numbers."""
 
 
 class Maps:
@@ -21,13 +26,15 @@ class Maps:
         self.table = table
         self.names = tuple(pool.name for pool in chain.plan.token_pools)
         self.paging = Paging(chain.plan.page_tokens)
+        self._unit_ids = {name: chain.bands[name].ids for name in self.names}
         self.slots_name = chain.plan.slots.name if chain.plan.slots else None
         self.is_current = True
         self.is_released = False
 
     def check_current(self) -> None:
         """Stop a part of a storage that was resized or released since: it speaks of an arena that is no more."""
-        invariant("storage.used_after_release", not self.is_released)
+        if self.is_released:
+            fail("storage.used_after_release")
         if not self.is_current:
             fail("storage.part_from_before_a_resize", cure="take it from the storage again")
 
@@ -44,10 +51,12 @@ class Maps:
 
     def pages(self, name: str, ids: IntArray, epoch: int) -> IntArray:
         """The pages of these ids in a token sub-pool, of ids that were read at ``epoch``."""
-        if name not in self.names:
+        maps = self._unit_ids.get(name)
+        if maps is None:
             raise KeyError(f"no token sub-pool {name!r}; {nearest(name, self.names)}")
-        self.check_epoch(epoch, name)
-        return self.chain.pages(name, ids)
+        if self.chain.epoch != epoch:
+            self.check_epoch(epoch, name)
+        return maps.pages_of(ids)
 
 
 class Tables(Mapping[str, IntArray]):
@@ -97,15 +106,15 @@ class IterationIds:
         self._maps = maps
         self._epoch = maps.chain.epoch
         self._tables: Tables | None = None
-        self._writes: tuple[IntArray, IntArray] | None = None
-        self._touched: IntArray | None = None
+        self._written: Written | None = None
         self._slots: IntArray | None = None
         self._pages: dict[str, IntArray] = {}
         self._to_the_end = to_the_end
 
     def check_present(self, maps: Maps) -> None:
         """Stop where pages were taken, freed or moved since the step, or where it was another storage's."""
-        invariant("storage.ids_of_another_storage", maps.chain is self._maps.chain)
+        if maps.chain is not self._maps.chain:
+            fail("storage.ids_of_another_storage")
         maps.check_epoch(self._epoch, "all")
 
     @property
@@ -128,7 +137,7 @@ class IterationIds:
             return None
         maps.check_epoch(self._epoch, maps.slots_name)
         if self._slots is None:
-            self._slots = maps.chain.pages(maps.slots_name, maps.table.slots[self.rows])
+            self._slots = maps.chain.pages(maps.slots_name, slots_of(maps.table, self.rows))
         return self._slots
 
     @property
@@ -142,35 +151,35 @@ class IterationIds:
         counts = self.lengths - self.starts
         return np.arange(len(counts)).repeat(counts), spread(self.starts, counts, counts.cumsum())
 
-    def write_pages(self, name: str) -> IntArray:
-        """The physical page of each new token in this sub-pool, row-major."""
+    def written_pages(self, name: str) -> IntArray:
+        """The physical pages of this sub-pool in which new tokens lie, row-major; one may stand more than once."""
         known = self._pages.get(name)
         if known is None:
-            known = self._pages[name] = self._maps.pages(name, self._written()[0], self._epoch)
+            known = self._pages[name] = self._maps.pages(name, self._places(by_page=True).ids, self._epoch)
         return known
 
-    def written_pages(self, name: str) -> IntArray:
-        """The physical pages of this sub-pool in which new tokens lie; one may stand more than once."""
-        known = self._pages.get(name)
-        if known is not None:
-            return known
-        if self._touched is None:
-            if self._are_single():
-                self._touched = self._written()[0]
-            else:
-                table, paging = self._maps.table, self._maps.paging
-                first = paging.pages(self.starts)
-                counts = (paging.covering(self.lengths) - first) * (self.lengths > self.starts)
-                self._touched = table.flat[spread(self.rows * table.pages_per_row + first, counts, counts.cumsum())]
-        return self._maps.pages(name, self._touched, self._epoch)
+    def write_pages(self, name: str) -> IntArray:
+        """The physical page of each new token in this sub-pool, row-major."""
+        counts, pages = self._places().counts, self.written_pages(name)
+        return pages if counts is None else pages.repeat(counts)
 
     def write_offsets(self) -> IntArray:
         """The place of each new token inside its page, row-major, the same in every sub-pool."""
-        return self._written()[1]
+        written = self._places()
+        if written.counts is None:
+            return written.offsets
+        offsets = written.offsets.repeat(written.counts)
+        offsets += first(len(offsets))
+        return offsets
 
     def write_ids(self, name: str) -> IntArray:
         """The physical token of each new token in this sub-pool, row-major."""
-        return self._maps.paging.physical(self.write_pages(name), self.write_offsets())
+        written = self._places()
+        ids = self._maps.paging.physical(self.written_pages(name), written.offsets)
+        if written.counts is not None:
+            ids = ids.repeat(written.counts)
+            ids += first(len(ids))
+        return ids
 
     def read_ids(self, name: str) -> IntArray:
         """The physical token at each position, shape (rows, tokens of the longest row), whole pages of it.
@@ -182,24 +191,53 @@ class IterationIds:
             return pages
         return (pages[:, :, None] * tokens + np.arange(tokens)).reshape(len(pages), -1)
 
-    def _written(self) -> tuple[IntArray, IntArray]:
-        """The virtual page and the offset of each new token, row-major: the same in every sub-pool."""
-        if self._writes is None:
-            maps, table, rows = self._maps, self._maps.table, self.rows
-            if not maps.names:
-                nothing = np.empty(0, dtype=np.int64)
-                self._writes = nothing, nothing
-            elif self._are_single():  # each writes one token, into its last page
-                self._writes = table.tails[rows], maps.paging.offsets(self.starts)
-            else:  # a row has whole pages, so its tokens can be numbered through all rows
-                first = rows * (table.pages_per_row * self.page_tokens)
-                first += self.starts
-                counts = self.lengths - self.starts
-                tokens = spread(first, counts, counts.cumsum())
-                self._writes = table.flat[maps.paging.pages(tokens)], maps.paging.offsets(tokens)
-        return self._writes
+    def _places(self, *, by_page: bool = False) -> "Written":
+        """Where the new tokens lie, before any sub-pool is asked. ``by_page``: nobody asks of each yet."""
+        known = self._written
+        if known is None:
+            known = self._written = self._find(by_page=by_page)
+        return known
 
-    def _are_single(self) -> bool:
-        """Whether each row has one new token, in its last page."""
-        ones: IntArray = self._maps.table.ones
-        return self._to_the_end and (self.lengths - self.starts).tobytes() == ones[: len(self.rows)].tobytes()
+    def _find(self, *, by_page: bool) -> "Written":
+        maps, table, rows, starts = self._maps, self._maps.table, self.rows, self.starts
+        paging, new = maps.paging, self.lengths - starts
+        if not maps.names or not len(rows):
+            return Written(rows[:0], None, rows[:0])
+        if self._to_the_end and new.tobytes() == table.ones[: len(rows)].tobytes():  # a token each, in its last page
+            return Written(table.tails[rows], None, paging.offsets(starts))
+        ends = new.cumsum()
+        if paging.tokens == 1 or not (by_page or ends[-1] >= BULK):
+            # a row has whole pages, so its tokens can be numbered through all rows
+            tokens = spread(paging.starts(table.firsts[rows]) + starts, new, ends)
+            return Written(table.flat[paging.pages(tokens)], None, paging.offsets(tokens))
+        return self._by_page(rows, starts, new)
+
+    def _by_page(self, rows: IntArray, starts: IntArray, new: IntArray) -> "Written":
+        table, paging = self._maps.table, self._maps.paging
+        some = new.nonzero()[0]
+        if len(some) < len(rows):
+            rows, starts, new = rows[some], starts[some], new[some]
+        before, offsets = paging.pages(starts), paging.offsets(starts)
+        many = paging.covering(starts + new) - before
+        ends = many.cumsum()
+        ids = table.flat[spread(table.firsts[rows] + before, many, ends)]
+        # every page is full, but for what lies before a row's first token and behind its last
+        counts = np.full(len(ids), paging.tokens)
+        counts[ends - many] -= offsets
+        counts[ends - ONE] -= paging.offsets(-starts - new)
+        # a running number of all new tokens, added to these, is the place of each in its page
+        from_zero = counts - counts.cumsum()
+        from_zero[ends - many] += offsets
+        return Written(ids, counts, from_zero)
+
+
+class Written(NamedTuple):
+    """The virtual pages in which new tokens lie, row-major, and where in them.
+
+    Of a page that has one token alone, ``counts`` being None, ``offsets`` is its place in the page. Else ``counts`` new
+    tokens lie in each, and the place of a token is ``offsets`` of its page plus its number among all new tokens.
+    """
+
+    ids: IntArray
+    counts: IntArray | None
+    offsets: IntArray

@@ -1,16 +1,19 @@
 """The device's copies of id maps and request rows: what kernels read, brought up to date once a launch."""
 
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 import numpy as np
 
 from kvarena.chain.chain import Chain
 from kvarena.planning.mirroring import MirrorShape
-from kvarena.storage.requests import UNBOUND, RequestTable
+from kvarena.storage.requests import RequestTable
+from kvarena.storage.tables import Batch, ReadTables, Tables
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
-from kvarena.terms.ports import Event, IntArray
+from kvarena.terms.numbers import UNBOUND
+from kvarena.terms.ports import Event, IntArray, Lookup, TableMirror
 
 Look = Callable[[IntArray], IntArray]
 
@@ -61,14 +64,8 @@ class Mirrors:
         invariant("mirrors.rows_are_as_charged", len(table) + 1 == shape.rows, rows=len(table), shape=shape)
         self._rows = Segment(first, shape.rows * width, _padded(table.flat), [])
         self._slots = Segment(first + self._rows.size, shape.rows * slots, _padded(table.slots.reshape(-1)), [])
-        self._order = [*self._segments.values(), self._rows, self._slots]
-        self._size = self._slots.first + self._slots.size
-        self._bounds = np.array([segment.first for segment in self._order[1:]], dtype=np.int64)
-        self._ring = [Staging() for _ in range(shape.updates)]
-        self._next = 0
-        self._follows = False
-        device = self._timeline.device
-        self._mirror = device.mirror(self._size, shape.updates, max(1, shape.update_entries))
+        self._has_tables = False
+        self._open(*self._segments.values(), self._rows, self._slots)
 
     # -- what kernels read
 
@@ -99,7 +96,59 @@ class Mirrors:
         places = rows[:, None] * count + np.arange(count)
         return self._translated(self._segments[self._slots_name], self._mirror.read(self._slots.first + places))
 
+    def tables(self, rows: int, width: int | None = None) -> Tables:
+        """Tables of up to so many rows, ``width`` pages each (a row's whole length by default), which a device fills.
+
+        Called once, before anything is captured: the mirror is made anew, with a place for each row of a batch, and
+        the next launch writes all of it. The tables are on top of what sizing charged: rows * width * 4 bytes for each
+        token sub-pool.
+
+        Raises:
+            KvarenaError: there are tables already, a forward is in flight, or no row or page is asked for.
+        """
+        steps, width = self._chain.ledger.steps, self._table.pages_per_row if width is None else width
+        if self._has_tables:
+            raise KvarenaError("mirrors.tables: there are tables already; a resize makes mirrors, and tables, anew")
+        if steps.launched > steps.processed:
+            raise KvarenaError(
+                f"mirrors.tables: {steps.launched - steps.processed} forwards are in flight: process them"
+            )
+        if rows < 1 or not 0 <= width <= self._table.pages_per_row:
+            most = self._table.pages_per_row
+            raise KvarenaError(
+                f"mirrors.tables: {rows} rows of {width} pages; a row has up to {most}, and one is needed"
+            )
+        names = [name for name in self._segments if name != self._slots_name]
+        lookups = [self._lookup(name, self._rows.first, self._table.pages_per_row, width) for name in names]
+        if self._slots_name is not None:
+            places = self._table.slots.shape[1]
+            lookups.append(self._lookup(self._slots_name, self._slots.first, places, places))
+        device, batch, batch_at = self._timeline.device, Batch(rows, self._shape.rows - 1), self._size
+        device.synchronize(device.record(self._timeline.forward))
+        self._open(*self._order, Segment(batch_at, rows, batch.at, batch.changed))
+        mirror = self._mirror
+        make = mirror.tables if isinstance(mirror, TableMirror) else partial(ReadTables, mirror)
+        tables = Tables(names, make(rows, batch_at, lookups), batch, width)
+        self._has_tables = True
+        return tables
+
+    def _lookup(self, name: str, first: int, entries: int, width: int) -> Lookup:
+        """The table of one sub-pool, whose ids stand in rows from ``first`` on."""
+        own = self._segments[name]
+        return Lookup(width, first, entries, own.first, own.first + own.size - 1)
+
     # -- updates
+
+    def _open(self, *segments: Segment) -> None:
+        """A mirror of these segments, one behind the other, to which the next launch writes all."""
+        self._order = segments
+        self._size = segments[-1].first + segments[-1].size
+        self._bounds = np.array([segment.first for segment in segments[1:]], dtype=np.int64)
+        self._ring = [Staging() for _ in range(self._shape.updates)]
+        self._next = 0
+        self._follows = False
+        slots, entries = self._shape.updates, max(1, self._shape.update_entries)
+        self._mirror = self._timeline.device.mirror(self._size, slots, entries)
 
     def update(self, forward: int) -> None:
         """Bring the mirror up to date on the forwards' stream, for the forward that is launched next."""
@@ -118,6 +167,8 @@ class Mirrors:
         for name, band in self._chain.bands.items():
             band.ids.changed = self._segments[name].changed
         self._table.changed, self._table.slots_changed = self._rows.changed, []
+        for segment in self._order:
+            segment.changed.clear()
         self._follows = True
         return np.arange(self._size)
 

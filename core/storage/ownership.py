@@ -7,10 +7,10 @@ import numpy as np
 from kvarena.storage.advance import Retirement, never_retires, places_of
 from kvarena.storage.handed import Handed
 from kvarena.storage.iteration_ids import Maps
-from kvarena.storage.requests import UNBOUND
 from kvarena.terms.doors import line, whole
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.members import among
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 from kvarena.terms.ranges import merge
 
@@ -29,30 +29,25 @@ class Ownership:
         self._retirements = retirements
         owner = maps.chain.plan.owner
         self._owner = owner
-        self.version = 0
-        """Changes with what rows have, where ``chain.epoch`` does not."""
         self.pages = Handed(maps.chain.bands, owner)
         self.slots = Handed(maps.chain.bands, maps.slots_name)
         self.ids_retire = bool(retirements) and not never_retires(retirements[-1])
         self._counted = tuple(pool for pool in retirements if not pool.in_order)
-        self._staying = [pool.column for pool in retirements if never_retires(pool)]
         self._slots_column = maps.chain.plan.names.index(maps.slots_name) if maps.slots_name is not None else -1
 
     @property
     def open_count(self) -> int:
         """How many rows are open."""
-        return len(self._maps.table) - self._maps.table.free_count
+        return self._maps.table.open_count
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of what rows have or have handed over."""
+        return self._maps.table.version
 
     def held(self) -> IntArray:
         """The units that each row owns, int64 (sub-pools in chain order, rows)."""
-        table, slots = self._maps.table, self._maps.slots_name
-        held: IntArray = np.maximum(table.retired, table.handed)
-        np.subtract(table.page_counts, held, out=held)
-        for pool in self._counted:
-            held[pool.column] = table.page_counts - table.handed - table.retired[pool.column]
-        if slots is not None:
-            held[self._slots_column] = table.slots_held
-        return held
+        return self._counts(self._maps.table.handed)
 
     def charged(self) -> IntArray:
         """What each row has taken of its charge, int64 (sub-pools in chain order, rows).
@@ -60,10 +55,7 @@ class Ownership:
         Where pages never retire: all that it took, handed over since or not, since it needs no other in their stead.
         Elsewhere what it owns: behind what it handed over it may come to hold as much again.
         """
-        taken, table = self.held(), self._maps.table
-        for column in self._staying:
-            np.subtract(table.page_counts, table.shared, out=taken[column])
-        return taken
+        return self._counts(self._maps.table.shared)
 
     def handed_over(self) -> IntArray:
         """The ids of every page that was handed over and not freed, rising."""
@@ -88,26 +80,34 @@ class Ownership:
         table, size = self._maps.table, self._maps.paging.tokens
         tokens = whole(tokens, "ownership.hand_over: tokens")
         self.check_gives(row, asked_by="ownership.hand_over")
-        stop, length = min(tokens // size, int(table.page_counts[row])), int(table.lengths[row])
-        invariant("storage.hand_over_splits_a_page", tokens % size == 0, tokens=tokens, page_tokens=size)
-        invariant("storage.hand_over_beyond_the_row", 0 <= tokens <= length, tokens=tokens, length=length)
-        if stop <= table.handed[row]:
+        stop, length, first = min(tokens // size, int(table.page_counts[row])), table.lengths[row], table.handed[row]
+        if tokens % size:
+            fail("storage.hand_over_splits_a_page", tokens=tokens, page_tokens=size)
+        if not 0 <= tokens <= length:
+            fail("storage.hand_over_beyond_the_row", tokens=tokens, length=int(length))
+        if stop <= first:
             return np.empty(0, dtype=np.int64)
-        taken = table.pages[row, int(table.handed[row]) : stop]
-        self.forget(row, self.gone_of(taken))
+        taken = table.pages[row, first:stop]
+        if self._counted:
+            self.forget(row, self.gone_of(taken))
         table.hand(row, stop)
-        self.version += 1
         ids: IntArray = taken[taken != UNBOUND] if self.ids_retire else taken.copy()
         self.pages.add(ids)
         return ids
 
-    def check_gives(self, row: int, *, asked_by: str) -> None:
-        """The row is open, waits for no load or receive, and may give pages or slots away. Nothing changes."""
+    def check_gives(self, rows: int | IntArray, *, asked_by: str) -> None:
+        """Each row is open, named once, waits for no load or receive, and may give pages or slots away.
+
+        Nothing changes.
+        """
         self._maps.check_current()
         table = self._maps.table
-        invariant("storage.hand_over_of_free_row", table.is_open(row), row=row, asked_by=asked_by)
+        if not table.is_open(rows):
+            fail("storage.hand_over_of_free_row", row=_one_of(rows), asked_by=asked_by)
+        if isinstance(rows, np.ndarray) and len(rows) > 1 and not table.are_distinct(rows):
+            fail("storage.hand_over_repeats_a_row", row=rows, asked_by=asked_by)
         if table.away.count:
-            table.away.check_none(np.array([row]), asked_by=asked_by, drafting=True)
+            table.away.check_none(np.atleast_1d(rows), asked_by=asked_by, drafting=True)
 
     def gone_of(self, ids: IntArray) -> list[tuple[int, int]]:
         """How many of a row's own pages have retired already, per column of a sub-pool that only counts them."""
@@ -187,6 +187,8 @@ class Ownership:
         own = (positions >= table.handed[:, None]) & (positions < table.page_counts[:, None]) & (table.pages != UNBOUND)
         invariant("storage.page_has_two_owners", not self.pages.any_of(table.pages[own]))
         invariant("storage.slot_has_two_owners", not self.slots.any_of(table.slots[table.slots != UNBOUND]))
+        staying = [pool.column for pool in self._retirements if never_retires(pool)]
+        held[staying] -= table.retired[staying]  # none, or the sum below does not hold
         for column, name in enumerate(chain.plan.names):
             ids = chain.bands[name].ids
             if name == self._maps.slots_name:
@@ -198,6 +200,26 @@ class Ownership:
             live = ids.bound
             invariant("storage.all_that_lives_is_owned", rows.sum() + handed == live, sub_pool=name, live=live)
 
+    def _counts(self, others: IntArray) -> IntArray:
+        """What each row has, where pages never retire without ``others`` of them: of its own, or of its charge.
+
+        Sub-pool by sub-pool: the counts of one stand side by side, and numpy is quickest with these.
+        """
+        table = self._maps.table
+        counts: IntArray = np.empty_like(table.retired)
+        for pool in self._retirements:
+            mine, gone = counts[pool.column], table.retired[pool.column]
+            if never_retires(pool):
+                gone = others
+            elif not pool.in_order:
+                gone = np.add(gone, table.handed, out=mine)
+            elif table.any_handed:
+                gone = np.maximum(gone, table.handed, out=mine)
+            np.subtract(table.page_counts, gone, out=mine)
+        if self._slots_column >= 0:
+            counts[self._slots_column] = table.slots_held
+        return counts
+
     def _unlist(self, ids: IntArray) -> None:
         """Rows that started on these pages, or handed them over, have no id in their stead."""
         table, minter = self._maps.table, self._retirements[-1]
@@ -208,3 +230,8 @@ class Ownership:
         table.flat[listed] = UNBOUND
         if table.changed is not None:
             table.changed.append(listed)
+
+
+def _one_of(rows: int | IntArray) -> int | IntArray:
+    """A row as a number, where there is one."""
+    return rows if not isinstance(rows, np.ndarray) or len(rows) != 1 else int(rows[0])

@@ -5,10 +5,10 @@ import numpy as np
 from kvarena.bands.unit_ids import within
 from kvarena.storage.away import Away
 from kvarena.storage.fresh import Fresh
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.members import all_of
+from kvarena.terms.numbers import UNBOUND, spread
 from kvarena.terms.ports import IntArray
-
-UNBOUND = -1
 
 
 class RequestTable:
@@ -24,9 +24,10 @@ class RequestTable:
              page_counts - max(handed, retired) == the units bound to the row, per sub-pool   (``Ownership.verify``)
 
     Arrays by row: ``lengths`` in tokens, ``page_counts`` and ``handed`` in pages, ``shared`` those of the handed that
-    it started on, ``tails`` the id of the last page, ``due`` the new length at which the row must be looked at,
-    ``slots_held`` its state slots. By sub-pool and row: ``retired``, pages that were freed before the end. ``ones`` is
-    as long. ``away``: the rows that do not simply step; ``fresh``: those to be reset on the device.
+    it started on, ``tails`` the id of the last page, ``due`` the last length that it may step to without being looked
+    at, ``slots_held`` its state slots, ``firsts`` where its pages begin in ``flat``. By sub-pool and row: ``retired``,
+    pages that were freed before the end. ``ones`` is as long. ``away``: the rows that do not simply step; ``fresh``:
+    those to be reset on the device.
     A row has a place for each state slot, ``UNBOUND`` where it is empty. Of the ``slots_per_row`` that are filled when
     it opens, forwards write the first ``live_slots``; spares behind them begin empty.
     For a mirror: where lists are put there, ``changed`` gets the places of ``flat`` that changed, by whoever changes
@@ -50,10 +51,16 @@ class RequestTable:
         self.pages = np.full((row_count, pages_per_row), UNBOUND, dtype=np.int64)
         self.flat = self.pages.reshape(-1)
         self.slots = np.full((row_count, slots_per_row + spare_slots), UNBOUND, dtype=np.int64)
+        self.slot_columns = [self.slots[:, at] for at in range(slots_per_row + spare_slots)]
+        """``slots``, place by place: one column is read and written in a fifth of the time of a batch of rows."""
         self._columns = np.zeros((8 + pools, row_count), dtype=np.int64)
         self.lengths, self.page_counts, self.tails, self.handed, self.shared = self._columns[:5]
         self.looked_at, self.due, self.slots_held = self._columns[5:8]
         self.retired = self._columns[8:]
+        self._by_row = list(self._columns)
+        self.version = 0
+        """Grows with every change of what rows have: pages, those handed over, retired, and slots."""
+        self.open_count = 0
         self.any_handed = False
         self.stateless = 0
         """Live places of open rows that are empty."""
@@ -67,6 +74,7 @@ class RequestTable:
         self._free = list(range(row_count - 1, -1, -1))
         self._open = np.zeros(row_count, dtype=bool)
         self._row_numbers = np.arange(row_count)
+        self.firsts = self._row_numbers * pages_per_row
         self._marks = np.zeros(row_count, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -85,7 +93,7 @@ class RequestTable:
         """Whether this row, or every one of these, is in use."""
         if not isinstance(rows, np.ndarray):
             return bool(0 <= rows < len(self._open) and self._open[rows])
-        return within(rows, len(self._open)) and bool(np.count_nonzero(self._open[rows]) == len(rows))
+        return within(rows, len(self._open)) and all_of(self._open[rows])
 
     def are_distinct(self, rows: IntArray) -> bool:
         """Whether no row stands twice in a batch: the last mark on a row that does is another's."""
@@ -95,31 +103,40 @@ class RequestTable:
 
     def open(self, count: int) -> IntArray:
         """Take so many free rows; there must be as many."""
-        invariant("requests.open_without_row", count <= len(self._free), asked=count, free=len(self._free))
-        rows = np.array([self._free.pop() for _ in range(count)], dtype=np.int64)
+        kept = len(self._free) - count
+        if kept < 0:
+            fail("requests.open_without_row", asked=count, free=len(self._free))
+        taken = self._free[kept:]
+        taken.reverse()
+        del self._free[kept:]
+        rows = np.array(taken, dtype=np.int64)
         self._open[rows] = True
+        self.open_count += count
         self.stateless += count * self.live_slots
         self.fresh.add(rows)
         return rows
 
     def give_slots(self, rows: IntArray, ids: IntArray) -> None:
         """These rows, just opened, have these state slots, shape (rows, ``slots_per_row``)."""
-        self.slots[rows, : self.slots_per_row] = ids
+        for at in range(self.slots_per_row):
+            self.slot_columns[at][rows] = ids[:, at]
         self.slots_held[rows] = self.slots_per_row
+        self.version += 1
         self.stateless -= len(rows) * self.live_slots
         if self.slots_changed is not None:
             self.slots_changed.append(rows)
 
-    def put_slot(self, row: int, at: int, slot: int) -> None:
-        """A row's place, which is empty, has this slot; or, with ``UNBOUND``, which is not, is empty."""
-        filled = 1 if slot != UNBOUND else -1
-        self.slots[row, at] = slot
-        self.slots_held[row] += filled
+    def put_slots(self, rows: IntArray, at: int, slots: IntArray | int) -> None:
+        """The place ``at`` of these rows, which is empty, has these slots; or, with ``UNBOUND``, which is not, none."""
+        self.slot_columns[at][rows] = slots
+        self.version += 1
+        filled = 1 if isinstance(slots, np.ndarray) else -1
+        self.slots_held[rows] += filled
         self.any_empty = True
         if at < self.live_slots:
-            self.stateless -= filled
+            self.stateless -= filled * len(rows)
         if self.slots_changed is not None:
-            self.slots_changed.append(np.array([row]))
+            self.slots_changed.append(rows)
 
     def put(self, row: int, ids: IntArray, length: int, *, shared: bool = False) -> None:
         """An empty row has these pages and this length; it is looked at in its next step. ``shared``: it reads them,
@@ -131,6 +148,7 @@ class RequestTable:
         self.page_counts[row], self.lengths[row], self.looked_at[row] = count, length, length
         self.tails[row] = ids[-1] if count else 0
         self.due[row] = 0
+        self.version += 1
         if shared:  # what retired before is told at the first look: nobody was told yet
             self.handed[row] = self.shared[row] = count
             self.any_handed = self.any_handed or count > 0
@@ -146,45 +164,53 @@ class RequestTable:
             if stop > first and stop == self.page_counts[row]:
                 self.tails[row] = ids[-1]
         self.handed[row] = max(first, stop)
+        self.version += 1
         self.any_handed = True
 
-    def close(self, rows: IntArray) -> None:
-        """Forget rows whose units have all been freed."""
-        width, flat = self.pages_per_row, self.flat
-        for row, count in zip(rows.tolist(), self.page_counts[rows].tolist(), strict=True):
-            flat[row * width : row * width + count] = UNBOUND
-            self._free.append(row)
-            if self.changed is not None:
-                self.changed.append(np.arange(row * width, row * width + count))
+    def places(self, rows: IntArray, *, own: bool = False) -> IntArray:
+        """Where in ``flat`` the pages of these rows stand, in order. ``own``: without those that they handed over.
+
+        ``UNBOUND`` stands there where one retired everywhere.
+        """
+        first, counts = self.firsts[rows], self.page_counts[rows]
+        if own and self.any_handed:
+            handed = self.handed[rows]
+            first += handed
+            counts -= handed
+        return spread(first, counts, counts.cumsum())
+
+    def close(self, rows: IntArray, places: IntArray | None = None) -> None:
+        """Forget rows whose units have all been freed; ``places`` are all of theirs, where they are known."""
+        if places is None:
+            places = self.places(rows)
+        self.flat[places] = UNBOUND
+        if self.changed is not None:
+            self.changed.append(places)
         if self.slots_changed is not None:
             self.slots_changed.append(rows.copy())
-        self.away.close(rows)
+        if self.away.count:
+            self.away.close(rows)
         if self.stateless:
             self.stateless -= int(np.count_nonzero(self.slots[rows, : self.live_slots] == UNBOUND))
-        self._columns[:, rows] = 0
-        self.slots[rows] = UNBOUND
+        for column in self._by_row:
+            column[rows] = 0
+        for place in self.slot_columns:
+            place[rows] = UNBOUND
         self._open[rows] = False
+        self.open_count -= len(rows)
+        self.version += 1
+        self._free += rows.tolist()
         self.fresh.done(rows)
 
     def shorten(self, row: int, page_count: int, length: int) -> None:
         """A row's last pages are gone; it is looked at in its next step."""
         if self.changed is not None:
             self.changed.append(row * self.pages_per_row + np.arange(page_count, self.page_counts[row]))
+        self.version += 1
         self.pages[row, page_count : self.page_counts[row]] = UNBOUND
         self.page_counts[row], self.lengths[row], self.due[row] = page_count, length, 0
         self.tails[row] = self.pages[row, page_count - 1] if page_count else 0
         self.looked_at[row] = min(int(self.looked_at[row]), length)
-
-    def own_ids(self, rows: IntArray) -> IntArray:
-        """The page ids of these rows, in order, without those handed; ``UNBOUND`` where one retired everywhere."""
-        width, flat = self.pages_per_row, self.flat
-        spans = [
-            flat[row * width + low : row * width + high]
-            for row, low, high in zip(
-                rows.tolist(), self.handed[rows].tolist(), self.page_counts[rows].tolist(), strict=True
-            )
-        ]
-        return np.concatenate(spans)
 
     def verify(self) -> None:
         """A row is open or free; a free one holds nothing, an open one has ids for as many places as it holds pages."""
@@ -209,5 +235,11 @@ class RequestTable:
 
 def own_slots(table: RequestTable, rows: IntArray) -> IntArray:
     """The state slots of these rows, in one line; empty places are left out."""
-    slots: IntArray = table.slots[rows].reshape(-1)
+    slots = slots_of(table, rows).reshape(-1)
     return slots[slots != UNBOUND] if table.any_empty else slots
+
+
+def slots_of(table: RequestTable, rows: IntArray) -> IntArray:
+    """The state slots of these rows, shape (rows, places); ``UNBOUND`` where one is empty."""
+    columns = table.slot_columns
+    return columns[0][rows][:, None] if len(columns) == 1 else table.slots[rows]

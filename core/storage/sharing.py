@@ -7,11 +7,12 @@ from kvarena.storage.advance import Retirement
 from kvarena.storage.growth import Growth
 from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.ownership import Ownership
-from kvarena.storage.requests import UNBOUND
 from kvarena.terms.answers import Refused
 from kvarena.terms.doors import line, whole
 from kvarena.terms.errors import KvarenaError
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.members import all_of, any_of
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 
 
@@ -36,6 +37,11 @@ class Sharing:
         self._retirements = retirements
         self._owner = maps.chain.plan.owner
 
+    @property
+    def may_refuse(self) -> bool:
+        """Whether a page or slot is reserved anywhere, so that what was handed over may have to stay."""
+        return self._maps.chain.usage.any_fixed
+
     # -- pages
 
     def start(self, row: int, ids: IntArray, tokens: int) -> None:
@@ -53,21 +59,30 @@ class Sharing:
         self._maps.check_current()
         table, size = self._maps.table, self._maps.paging.tokens
         ids, tokens = line(ids, "sharing.start: ids"), whole(tokens, "sharing.start: tokens")
-        invariant("storage.start_of_free_row", table.is_open(row), row=row)
+        if not table.is_open(row):
+            fail("storage.start_of_free_row", row=row)
         if table.away.count:
             table.away.check_none(np.array([row]), asked_by="sharing.start")
-        empty = not table.lengths[row] and not table.page_counts[row]
-        invariant("storage.start_of_used_row", empty, row=row, length=int(table.lengths[row]))
+        if table.lengths[row] or table.page_counts[row]:
+            fail("storage.start_of_used_row", row=row, length=int(table.lengths[row]))
         self._ownership.pages.check_read(ids, asked_by="sharing.start")
         if self._owner is None:
             ids = ids[ids != UNBOUND]
-        whole_pages = tokens == len(ids) * size if self._owner is not None else tokens >= 0
-        invariant("storage.start_splits_a_page", whole_pages, tokens=tokens, pages=len(ids), page_tokens=size)
+        if tokens < 0 if self._owner is None else tokens != len(ids) * size:
+            fail("storage.start_splits_a_page", tokens=tokens, pages=len(ids), page_tokens=size)
         self._growth.check_length(tokens)
-        lacking = [pool.name for pool in self._retirements if self._lacks(pool, ids, tokens)]
-        invariant("storage.start_without_its_pages", not lacking, row=row, tokens=tokens, sub_pools=lacking)
+        if lacking := self._lacking(ids, tokens):
+            fail("storage.start_without_its_pages", row=row, tokens=tokens, sub_pools=lacking)
         table.put(row, ids, tokens, shared=True)
-        self._ownership.version += 1
+
+    def can_start(self, ids: IntArray, tokens: int) -> bool:
+        """Whether every sub-pool has the pages that a query at this length needs, of a sequence with these ids.
+
+        Args:
+            ids: int64 (pages,), a row's or handed over, in the order of positions; -1 where there is none. tokens:
+                whole pages of them.
+        """
+        return not self._lacking(ids, tokens)
 
     def adopt(self, row: int, ids: IntArray) -> None:
         """The row reads these pages, handed over by another with the same tokens, in the stead of its own.
@@ -94,9 +109,7 @@ class Sharing:
         self._ownership.pages.check_read(ids, asked_by="sharing.adopt")
         own = table.pages[row, first:stop]
         missing = (ids == UNBOUND) & (own != UNBOUND)
-        invariant(
-            "storage.adopt_without_a_page", not np.count_nonzero(missing), row=row, positions=missing.nonzero()[0]
-        )
+        invariant("storage.adopt_without_a_page", not any_of(missing), row=row, positions=missing.nonzero()[0])
         if self._owner is None or not len(ids):
             return
         mine, gone = own[own != UNBOUND], self._ownership.gone_of(own)
@@ -112,7 +125,6 @@ class Sharing:
         chain.free_all({self._owner: mine})
         self._ownership.forget(row, gone)
         table.hand(row, stop, np.where(own == UNBOUND, UNBOUND, ids))  # what retired here is not read again
-        self._ownership.version += 1
 
     def free_in(self, sub_pool: str, ids: IntArray) -> None:
         """The rows of handed-over pages come back in one sub-pool; the others keep theirs, and the ids.
@@ -125,10 +137,11 @@ class Sharing:
         self._maps.check_current()
         chain, ids = self._maps.chain, line(ids, "sharing.free_in: ids")
         band = chain.bands[sub_pool].ids
-        minted = sub_pool in chain.minters
-        invariant("storage.free_in_the_minter", not minted, sub_pool=sub_pool, cure="free_pages, or free_slots")
+        if sub_pool in chain.minters:
+            fail("storage.free_in_the_minter", sub_pool=sub_pool, cure="free_pages, or free_slots")
         self._ownership.pages.check_freed(ids)
-        invariant("chain.window_segment_bound", band.is_bound(ids).all(), sub_pool=sub_pool, ids=ids)
+        if not all_of(band.is_bound(ids)):
+            fail("chain.window_segment_bound", sub_pool=sub_pool, ids=ids)
         chain.free(sub_pool, ids)
 
     def bound(self, sub_pool: str, ids: IntArray) -> npt.NDArray[np.bool_]:
@@ -147,15 +160,19 @@ class Sharing:
             InvariantError: the row is free or waits for a copy, the place is empty, or a forward is launched and not
                 recorded; nothing has changed.
         """
-        table = self._maps.table
+        return int(self.hand_over_slots(np.array([row]), at)[0])
+
+    def hand_over_slots(self, rows: IntArray, at: int) -> IntArray:
+        """The same for several rows, int64 (rows,), each named once. Returns the ids, parallel to them."""
         self._check_closed("sharing.hand_over_slot")
-        self._ownership.check_gives(row, asked_by="sharing.hand_over_slot")
-        slot = int(table.slots[row, self._place(at)])
-        invariant("storage.hand_over_of_empty_place", slot != UNBOUND, row=row, at=at)
-        table.put_slot(row, at, UNBOUND)
-        self._ownership.slots.add(np.array([slot]))
-        self._ownership.version += 1
-        return slot
+        self._ownership.check_gives(rows, asked_by="sharing.hand_over_slot")
+        table, at = self._maps.table, self._place(at)
+        slots = table.slot_columns[at][rows]
+        if any_of(empty := slots == UNBOUND):
+            fail("storage.hand_over_of_empty_place", row=rows[empty], at=at)
+        table.put_slots(rows, at, UNBOUND)
+        self._ownership.slots.add(slots)
+        return slots
 
     def take_slot(self, row: int, at: int) -> int | Refused:
         """A new slot in the row's place ``at``, which is empty.
@@ -167,16 +184,20 @@ class Sharing:
             KvarenaError: the model keeps no state, or a row has no such place.
             InvariantError: the row is free or waits for a copy, or the place is not empty; nothing has changed.
         """
+        slots = self.take_slots(np.array([row]), at)
+        return slots if isinstance(slots, Refused) else int(slots[0])
+
+    def take_slots(self, rows: IntArray, at: int) -> IntArray | Refused:
+        """The same for several rows, int64 (rows,), each named once: all of them or none. Returns the ids."""
         table, at = self._maps.table, self._place(at)
-        self._ownership.check_gives(row, asked_by="sharing.take_slot")
-        there = int(table.slots[row, at])
-        invariant("storage.take_into_full_place", there == UNBOUND, row=row, at=at, slot=there)
-        taken = self._maps.chain.take_new(str(self._maps.slots_name), 1)
+        self._ownership.check_gives(rows, asked_by="sharing.take_slot")
+        if any_of(full := table.slot_columns[at][rows] != UNBOUND):
+            fail("storage.take_into_full_place", row=rows[full], at=at)
+        taken = self._maps.chain.take_new(str(self._maps.slots_name), len(rows))
         if isinstance(taken, Refused):
             return taken
-        slot = int(taken.ids[0])
-        table.put_slot(row, at, slot)
-        return slot
+        table.put_slots(rows, at, taken.ids)
+        return taken.ids
 
     def free_slots(self, ids: IntArray) -> None:
         """Slots that were handed over come back.
@@ -199,11 +220,15 @@ class Sharing:
         steps = self._maps.chain.ledger.steps
         invariant("forwards.change_before_record", not steps.is_open, asked=asked_by, launched=steps.launched)
 
+    def _lacking(self, ids: IntArray, tokens: int) -> list[str]:
+        """The sub-pools that have not all pages that a query at this length needs."""
+        return [pool.name for pool in self._retirements if self._lacks(pool, ids, tokens)]
+
     def _lacks(self, pool: Retirement, ids: IntArray, tokens: int) -> bool:
         """Whether a sub-pool has no page for one of these ids, all handed over, that a query at this length needs."""
         if pool.mints and not self._ownership.ids_retire:  # then each id has its page there
-            return bool(ids.min(initial=0) < 0)
-        return not self._maps.chain.bands[pool.name].ids.is_bound(ids[pool.needed(tokens, len(ids))]).all()
+            return bool(len(ids) and ids[ids.argmin()] < 0)
+        return not all_of(self.bound(pool.name, pool.needed(tokens, ids)))
 
     def _place(self, at: int) -> int:
         """A place of a row for a slot."""

@@ -20,7 +20,7 @@ from kvarena.storage.iteration_ids import IterationIds, Maps
 from kvarena.storage.lanes import Lanes
 from kvarena.storage.mirrors import Mirrors
 from kvarena.storage.ownership import Ownership
-from kvarena.storage.requests import UNBOUND, RequestTable, own_slots
+from kvarena.storage.requests import RequestTable, own_slots
 from kvarena.storage.routed import Routed, views_of
 from kvarena.storage.sharing import Sharing
 from kvarena.storage.transfers import Transfers
@@ -29,6 +29,7 @@ from kvarena.terms.doors import line, whole
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.events import event_log, tells_debug
 from kvarena.terms.invariants import STRICT, fail, invariant
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import Device, IntArray
 from kvarena.terms.units import format_bytes, parse_bytes
 
@@ -98,9 +99,11 @@ class Storage:
 
     def open_batch(self, count: int) -> IntArray | Refused:
         """Rows for so many new requests, int64 (count,): all of them or none."""
-        invariant("storage.used_after_release", not self._released)
+        if self._released:
+            fail("storage.used_after_release")
         table, count = self.requests, whole(count, "storage.open_batch: count")
-        invariant("storage.negative_open", count >= 0, count=count)
+        if count < 0:
+            fail("storage.negative_open", count=count)
         if count > table.free_count:
             free = f"{table.free_count} of {len(table)}" if table.free_count else f"none of {len(table)}"
             return Refused({}, (), self.chain.estimates.free_bytes, f"{count} request rows asked for, {free} free")
@@ -137,7 +140,7 @@ class Storage:
         if table.away.count:
             table.away.check_none(rows, asked_by="storage.step")
         starts = table.lengths[rows]
-        crossing = ((lengths >= table.due[rows]) | (lengths <= starts)).nonzero()[0]
+        crossing = ((lengths > table.due[rows]) | (lengths <= starts)).nonzero()[0]
         if len(crossing):
             refused = self._growth.advance(rows[crossing], starts[crossing], lengths[crossing])
             if refused is not None:
@@ -151,20 +154,22 @@ class Storage:
         """Give back everything that one or more requests own; their rows are free again."""
         rows = np.array([rows], dtype=np.int64) if isinstance(rows, int | np.integer) else rows
         table, rows = self.requests, line(rows, "storage.close: rows")
-        invariant("storage.used_after_release", not self._released)
+        if self._released:
+            fail("storage.used_after_release")
         if not len(rows):
             return
         if self.chain.checks:
             invariant("storage.close_of_free_row", table.is_open(rows), rows=rows)
             invariant("storage.close_repeats_a_row", table.are_distinct(rows), rows=rows)
         frees: dict[str, IntArray] = {}
+        places = table.places(rows, own=True)
         if self.plan.owner is not None:
-            ids = table.own_ids(rows)
+            ids = table.flat[places]
             frees[self.plan.owner] = ids[ids != UNBOUND] if self._growth.owner_retires else ids
         if self._maps.slots_name is not None:
             frees[self._maps.slots_name] = own_slots(table, rows)
         self.chain.free_all(frees)
-        table.close(rows)
+        table.close(rows, None if table.any_handed else places)
 
     # -- what a runner reads
 

@@ -1,6 +1,6 @@
 """What comes in through a public call: whole numbers, and arrays of rows, lengths or ids; or one clear error."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
@@ -34,6 +34,34 @@ def wholes(values: Iterable[Any], what: str) -> tuple[int, ...]:
         return tuple(map(index, values))
     except TypeError:
         raise KvarenaError(f"{what} is {values!r}; whole numbers are needed") from None
+
+
+def units(values: Any, what: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Units per sub-pool, of those with these names, as Python ints.
+
+    Raises:
+        KvarenaError: there is not one count for each, or one is no whole number, or negative.
+    """
+    counts = wholes(values, what)
+    if len(counts) != len(names) or min(counts, default=0) < 0:
+        raise KvarenaError(f"{what} are {values!r}; needed is a count, 0 or more, for each of: {', '.join(names)}")
+    return counts
+
+
+def share(value: Any, what: str) -> float:
+    """A share of a whole, above 0.
+
+    Raises:
+        KvarenaError: it is no number above 0 and at most 1.
+    """
+    if not is_share(value):
+        raise KvarenaError(f"{what} is {value!r}; it must be above 0 and at most 1")
+    return float(value)
+
+
+def is_share(value: Any) -> bool:
+    """Whether it is a number above 0 and at most 1."""
+    return isinstance(value, int | float | np.integer | np.floating) and bool(0 < value <= 1)
 
 
 def whole_answer(answer: Any, policy: str) -> int:

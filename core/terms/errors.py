@@ -16,7 +16,14 @@ class ConfigError(KvarenaError):
 
 
 class PlanError(ConfigError):
-    """Layers or a budget that no arena can hold; the message names the layers or sums the terms."""
+    """Layers or a budget that no arena can hold; the message names the layers or sums the terms.
+
+    ``setting``: the one of ``[arena]`` that it is about, where it is about one; None where it is about the layers.
+    """
+
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class PluginError(KvarenaError):

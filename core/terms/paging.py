@@ -1,5 +1,6 @@
 """Token positions and the pages they lie in, for whole arrays. Powers of two are shifted: divisions are slow."""
 
+from kvarena.terms.numbers import constant
 from kvarena.terms.ports import IntArray
 
 
@@ -8,32 +9,32 @@ class Paging:
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
-        self._shift = tokens.bit_length() - 1 if tokens & (tokens - 1) == 0 else None
+        self._is_one = tokens == 1
+        self._tokens, self._last = constant(tokens), constant(tokens - 1)
+        self._shift = constant(tokens.bit_length() - 1) if tokens & (tokens - 1) == 0 else None
 
     def pages(self, positions: IntArray) -> IntArray:
         """The page of each position; not a copy where a page is one token."""
-        if self._shift is None:
-            return positions // self.tokens
-        return positions >> self._shift if self._shift else positions
+        if self._is_one:
+            return positions
+        return positions // self._tokens if self._shift is None else positions >> self._shift
 
     def offsets(self, positions: IntArray) -> IntArray:
         """The place of each position in its page."""
-        return positions % self.tokens if self._shift is None else positions & (self.tokens - 1)
+        return positions % self._tokens if self._shift is None else positions & self._last
 
     def covering(self, lengths: IntArray) -> IntArray:
         """How many pages hold each length; not a copy where a page is one token."""
-        if self._shift is None:
-            return -(-lengths // self.tokens)
-        return (lengths + (self.tokens - 1)) >> self._shift if self._shift else lengths
+        return lengths if self._is_one else self.pages(lengths + self._last)
 
     def starts(self, pages: IntArray) -> IntArray:
         """The first position of each page; not a copy where a page is one token."""
-        return pages if self._shift == 0 else pages * self.tokens
+        return pages if self._is_one else pages * self._tokens
 
     def physical(self, pages: IntArray, offsets: IntArray) -> IntArray:
         """Physical tokens, page * tokens + offset; not a copy where a page is one token."""
-        if self._shift == 0:
+        if self._is_one:
             return pages
-        physical: IntArray = pages * self.tokens
+        physical: IntArray = pages * self._tokens
         physical += offsets
         return physical

@@ -83,6 +83,40 @@ class Mirror(Protocol):
         ...
 
 
+@attrs.frozen
+class Lookup:
+    """A table read from a mirror: the first ``width`` ids of each row, through a map.
+
+    Row r has its ids from place ``rows_at + r * row_entries`` on. What id i stands for is at ``map_at + i``; what an
+    unbound one (-1) does, at ``unbound_at``.
+    """
+
+    width: int
+    rows_at: int
+    row_entries: int
+    map_at: int
+    unbound_at: int
+
+
+class DeviceTables(Protocol):
+    """Tables that kernels read, one of shape (rows, width) for each lookup, int32, at addresses that never change."""
+
+    arrays: Sequence[Any]
+
+    def translate(self, rows: int, width: int) -> None:
+        """Fill the first rows, up to this width, on the caller's stream: for work that runs on a stream."""
+        ...
+
+
+@runtime_checkable
+class TableMirror(Protocol):
+    """A mirror that fills tables by itself, all of them in one go. One that cannot is read, place by place."""
+
+    def tables(self, rows: int, batch_at: int, lookups: Sequence[Lookup]) -> DeviceTables:
+        """Tables of so many rows: the numbers of their rows stand in the mirror from place ``batch_at`` on."""
+        ...
+
+
 class Memory(Protocol):
     """The arena's bytes."""
 
@@ -268,8 +302,12 @@ class Cache(Protocol):
         """The units that come back if everything that is not locked is evicted. Exact, and read at once."""
         ...
 
-    def evict(self, enough: Callable[[], bool]) -> None:
-        """Free entries, one at a time, until ``enough()`` says so after one of them, or none is left to evict."""
+    def evict(self, enough: Callable[[tuple[int, ...]], bool]) -> None:
+        """Choose pieces, one at a time, until ``enough(units)`` says so after one of them, or none is left to evict.
+
+        ``units``: those per sub-pool that this call has chosen and not given back yet; zeros where each piece is given
+        back at once. All of them have come back when it returns, or raises.
+        """
         ...
 
     def lock(self, entry: Any) -> None:
@@ -327,6 +365,8 @@ class Eviction(Protocol):
 
     ``splits``: whether the states and window rows of a prefix may go without its other pages. They are what other
     kinds need to resume there, so a policy that splits weighs kinds apart; one that does not sees whole entries.
+    ``weighs``, where it has it, is false if it looks at no ``bytes`` and ``tokens``: both are 0 then, since to find
+    them costs more than all the rest, and all else that changes is told by ``touch``.
     """
 
     name: str

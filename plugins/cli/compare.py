@@ -20,11 +20,11 @@ from fractions import Fraction
 import attrs
 
 from kvarena.planning.charges import most
-from kvarena.planning.demand import decode_demand, decode_peak_pages
+from kvarena.planning.demand import Demand, decode_demand, decode_peak_pages
 from kvarena.planning.packing import packs, usable_range
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.planning.sizing import Sizing
-from kvarena.terms.units import ceil_div
+from kvarena.terms.units import align_up, ceil_div
 
 NEAR_ENOUGH = Fraction(5, 4)
 """vLLM pads all kinds to the most layers of any when that is less than this times the fewest."""
@@ -49,12 +49,17 @@ def compare(plan: Plan, sizing: Sizing, lengths: tuple[int, ...]) -> tuple[Way, 
     ``lengths`` are those that concurrency is counted at; the first is the context that the static split
     is cut for, and that tokens are counted at.
     """
-    slots = sizing.limits.slots_per_request
     return (
-        _one_arena(plan, sizing, lengths, slots),
-        _static_split(plan, sizing, lengths, slots),
-        _one_page_size(plan, sizing, lengths, slots),
+        _one_arena(plan, sizing, lengths),
+        _static_split(plan, sizing, lengths),
+        _one_page_size(plan, sizing, lengths),
     )
+
+
+def _demand(plan: Plan, sizing: Sizing, length: int) -> Demand:
+    """What one request of this length holds, as the storage will charge it."""
+    limits = sizing.limits
+    return decode_demand(plan, length, slots_per_request=limits.slots_per_request, grid=limits.grid)
 
 
 def _rows_max(sizing: Sizing) -> int:
@@ -62,16 +67,16 @@ def _rows_max(sizing: Sizing) -> int:
     return sizing.limits.max_running or sizing.arena_bytes
 
 
-def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
+def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...]) -> Way:
     arena, primary = sizing.arena_bytes, plan.primary
 
     def holds(length: int) -> Callable[[int], bool]:
-        units = decode_demand(plan, length, slots_per_request=slots)
+        units = _demand(plan, sizing, length)
         return lambda count: packs(plan, arena, tuple(count * unit for unit in units))
 
     def beside(pages: int) -> tuple[int, ...]:
         """So many pages of the primary, beside the windows and slots of the requests served."""
-        served = [sizing.concurrency * units for units in decode_demand(plan, lengths[0], slots_per_request=slots)]
+        served = [sizing.concurrency * units for units in _demand(plan, sizing, lengths[0])]
         return tuple(
             pages if pool is primary else units if pool.is_slots else min(units, pages)
             for pool, units in zip(plan.sub_pools, served, strict=True)
@@ -82,8 +87,8 @@ def _one_arena(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int)
     return Way("one arena", pages * plan.page_tokens, concurrency, "any kind takes any free byte")
 
 
-def _static_split(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
-    needs = decode_demand(plan, lengths[0], slots_per_request=slots)
+def _static_split(plan: Plan, sizing: Sizing, lengths: tuple[int, ...]) -> Way:
+    needs = _demand(plan, sizing, lengths[0])
     bytes_each = [pool.unit_bytes * units for pool, units in zip(plan.sub_pools, needs, strict=True)]
     usable = len(usable_range(plan, sizing.arena_bytes))
     pools = [
@@ -92,7 +97,7 @@ def _static_split(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: i
     ]
 
     def count(length: int) -> int:
-        units = decode_demand(plan, length, slots_per_request=slots)
+        units = _demand(plan, sizing, length)
         fits = (have // unit for have, unit, size in zip(pools, units, bytes_each, strict=True) if unit and size)
         return min(_rows_max(sizing), *fits)
 
@@ -106,7 +111,7 @@ def _static_split(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: i
     return Way("static split", pages * plan.page_tokens, {length: count(length) for length in lengths}, shares)
 
 
-def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: int) -> Way:
+def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...]) -> Way:
     kinds = [pool for pool in plan.sub_pools if pool.unit_bytes]
     fewest, most_layers = min(len(pool.layers) for pool in kinds), max(len(pool.layers) for pool in kinds)
     group = most_layers if most_layers < NEAR_ENOUGH * fewest else fewest
@@ -115,12 +120,12 @@ def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: 
     state = _layer_bytes(plan.slots) if plan.slots else Fraction(0)
     page = math.ceil(widest * max(1, math.ceil(state / widest)))
     tokens = {pool.name: _page_tokens(pool, page) for pool in kinds}
+    slots, grid = sizing.limits.slots_per_request, sizing.limits.grid
     pages = sizing.arena_bytes // (page * group)
 
     def needs(length: int) -> dict[str, int]:
         return {
-            pool.name: groups[pool.name]
-            * (slots if pool.is_slots else decode_peak_pages(pool.lifetime, tokens[pool.name], length))
+            pool.name: groups[pool.name] * (slots if pool.is_slots else _peak(pool, tokens[pool.name], length, grid))
             for pool in kinds
         }
 
@@ -143,6 +148,11 @@ def _one_page_size(plan: Plan, sizing: Sizing, lengths: tuple[int, ...], slots: 
     sizes = " · ".join(f"{name} {count:,} tokens" for name, count in tokens.items() if not plan[name].is_slots)
     note = f"a page is {page * group:,} B, {group} layers" + (f": {sizes}" if sizes else "")
     return Way("one page size", held, concurrency, note)
+
+
+def _peak(pool: SubPool, page_tokens: int, length: int, grid: int | None) -> int:
+    """The most such pages that a sequence of this length holds of a kind; checkpoints lie at the ends of pages."""
+    return decode_peak_pages(pool.lifetime, page_tokens, length, grid=grid and align_up(grid, page_tokens))
 
 
 def _page_tokens(pool: SubPool, page_bytes: int) -> int:

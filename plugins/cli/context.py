@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kvarena.assembly.catalog import Catalog
+from kvarena.terms.fields import dtype_name
 from kvarena.terms.units import parse_bytes
 
 
@@ -31,7 +32,21 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
+class Dtype(click.ParamType):  # type: ignore[type-arg]
+    """The type of keys and values on the command line: ``bfloat16``, ``fp8``."""
+
+    name = "dtype"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Its full name, or a usage error that lists those that are known."""
+        try:
+            return dtype_name(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 AMOUNT = Amount()
+DTYPE = Dtype()
 FILE = click.Path(path_type=Path)
 
 

@@ -121,7 +121,8 @@ def allocated_bytes(planned: Planned, length: int) -> int:
 
 
 def _units_at(planned: Planned, length: int) -> Demand:
-    return decode_demand(planned.plan, length, slots_per_request=planned.sizing.limits.slots_per_request)
+    limits = planned.sizing.limits
+    return decode_demand(planned.plan, length, slots_per_request=limits.slots_per_request, grid=limits.grid)
 
 
 def show(planned: Planned) -> None:

@@ -2,17 +2,34 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.config import StorageConfig, read_toml, structure
-from kvarena.assembly.loader import declared_layers, make_policies
-from kvarena.planning.plan import Plan, plan_storage
+from kvarena.assembly.config import ArenaConfig, PrefixConfig, SettingError, StorageConfig, read_toml, structure
+from kvarena.assembly.loader import check_eviction, declared_layers, make_policies
+from kvarena.assembly.places import Places
+from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS
 from kvarena.plugins.models import ModelSpec, read_config, read_model
-from kvarena.terms.errors import ConfigError, PlanError, PluginError
+from kvarena.terms.errors import ConfigError, PluginError
 from kvarena.terms.layers import Layer
+
+SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "page_size": "page_tokens",
+        "unit_align": "unit_align",
+        "owner": "owner",
+        "context": "context_tokens",
+        "max_running": "max_running",
+        "state_slots": "state_slots",
+        "state_share": "state_share",
+        "slots_per_request": "slots_per_request",
+        "scratch_slots": "scratch_slots_per_request",
+    }
+)
+"""The options that stand for settings of ``[arena]``."""
 
 
 @attrs.frozen
@@ -34,6 +51,11 @@ class Source:
         if self.spec is not None:
             return self.spec.context_max
         return self.declared.arena.context_tokens if self.declared else None
+
+    @property
+    def prefix(self) -> PrefixConfig:
+        """How prefixes are shared: as declared; a model's config says nothing of it."""
+        return self.declared.prefix if self.declared else PrefixConfig()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -59,8 +81,9 @@ def _declared(path: Path, catalog: Catalog, *, tp: int, dtype: str | None) -> So
             f"{path}: --tp and --dtype cut a model's config; declared layers are one rank's, typed as written"
         )
     config = structure(StorageConfig, read_toml(path), str(path))
-    catalog = catalog.under(config.plugins)
+    catalog = catalog.under(config.plugins, source=str(path))
     make_policies(catalog, config.policies, str(path))
+    check_eviction(catalog, config.prefix, str(path))
     try:
         catalog.find("backends", config.backend.name)  # found, not made: a backend may need torch
     except PluginError as error:
@@ -71,17 +94,29 @@ def _declared(path: Path, catalog: Catalog, *, tp: int, dtype: str | None) -> So
     return Source(str(path), layers, declared=config)
 
 
-def plan_of(source: Source, options: Mapping[str, Any]) -> Plan:
-    """The plan of a source's layers, by the command line, and by a TOML file's ``[arena]`` where it is silent.
+def places_of(source: Source, options: Mapping[str, Any]) -> Places:
+    """Where each setting stands: the option that was given for it, or the source."""
+    names = {**SETTINGS, "memory": "memory", "gpu_memory": "memory"}
+    given = {f"arena.{setting}": name for name, setting in names.items() if options[name] is not None}
+    return Places(source.name, {key: f"--{name.replace('_', '-')}" for key, name in given.items()})
+
+
+def arena_of(source: Source, options: Mapping[str, Any]) -> ArenaConfig:
+    """The settings of ``[arena]`` by the command line, and by a TOML file where it is silent; not its memory.
+
+    The context of a config.json is what the model could reach, so it only shortens the usual one; that of an
+    ``[arena]`` is what its storage will be built for.
 
     Raises:
-        PlanError: no arena can hold these layers; the message starts with the file.
+        ConfigError: an option out of range.
     """
-    arena = source.declared.arena if source.declared else None
-    given = {"page_tokens": options["page_size"], "unit_align": options["unit_align"], "owner": options["owner"]}
-    settings: dict[str, Any] = {name: getattr(arena, name) for name in given} if arena else {}
-    settings |= {name: value for name, value in given.items() if value is not None}
+    declared = source.declared.arena if source.declared else None
+    if declared is None:
+        usual = min(DEFAULT_CONTEXT_TOKENS, source.context_max or DEFAULT_CONTEXT_TOKENS)
+        declared = ArenaConfig(memory=1, context_tokens=usual)  # type: ignore[arg-type]
     try:
-        return plan_storage(source.layers, **settings)
-    except PlanError as error:
-        raise PlanError(f"{source.name}: {error}") from error
+        given = {setting: options[name] for name, setting in SETTINGS.items() if options[name] is not None}
+        return attrs.evolve(declared, **given)
+    except SettingError as error:
+        place = places_of(source, options).place(f"arena.{error.setting}")
+        raise ConfigError(f"{place} {error.finding}") from None

@@ -8,11 +8,13 @@ import attrs
 import click
 
 from kvarena.assembly.config import EXTRA_BUFFER, STRATEGIES, SettingError
-from kvarena.plugins.cli.context import AMOUNT, FILE, catalog_of, json_option
+from kvarena.assembly.loader import check_eviction
+from kvarena.assembly.places import Places
+from kvarena.plugins.cli.context import AMOUNT, DTYPE, FILE, catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, pairs, print_json, table
 from kvarena.plugins.cli.watching import Watch, WatchSettings, watch_options
 from kvarena.plugins.models import ModelSpec, read_config, read_model
-from kvarena.plugins.replay.gpus import load_gpu, preset_names
+from kvarena.plugins.replay.gpus import Gpu, load_gpu, preset_names
 from kvarena.plugins.replay.replay import ReplaySettings
 from kvarena.plugins.replay.replay import replay as replay_trace
 from kvarena.plugins.replay.traces import ON_BAD, READERS, TraceOptions, read_trace
@@ -23,12 +25,25 @@ from kvarena.terms.units import format_bytes
 T = TypeVar("T")
 
 PARAMETERS_MAX = 1e15
+PLACES = Places(
+    options={
+        "arena.memory": "--memory",
+        "arena.page_tokens": "--page-size",
+        "arena.context_tokens": "--context",
+        "arena.max_running": "--max-running",
+        "arena.forwards_in_flight": "--forwards-in-flight",
+        "prefix.strategy": "--strategy",
+        "prefix.checkpoint_tokens": "--checkpoint-tokens",
+        "prefix.eviction": "--eviction",
+    }
+)
+"""Which options stand for settings of a storage."""
 
 _MODEL = (
     click.option("--model", type=FILE, required=True, help="A model's config.json, or a folder with one."),
     click.option("--memory", type=AMOUNT, required=True, help="The budget of one rank, such as 60GiB."),
     click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks."),
-    click.option("--dtype", help="Of keys and values; the config's own by default."),
+    click.option("--dtype", type=DTYPE, help="Of keys and values; the config's own by default."),
     click.option("--page-size", "page_tokens", type=click.IntRange(min=1), help="Tokens a page; 16 by default."),
     click.option("--parameters", type=float, help="Parameters of the model, where the config does not say."),
     click.option("--active-parameters", type=float, help="Those that one token uses; all by default."),
@@ -106,9 +121,10 @@ def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **giv
 
     No GPU and no weights: a cost model gives each step its time. The same command gives the same JSON.
     """
-    settings = _read(ReplaySettings, {**given, "gpu": load_gpu(given["gpu"])})
+    settings = _read(ReplaySettings, {**given, "gpu": _gpu(given["gpu"])})
     watch = Watch(WatchSettings.of(given))
     catalog = catalog_of(ctx)
+    check_eviction(catalog, settings.prefix, PLACES)
     config = read_config(model)
     spec = read_model(config, tp=given["tp"], dtype=given["dtype"], source=str(model), catalog=catalog)
     spec = _with_parameters(spec, given["parameters"], given["active_parameters"])
@@ -123,12 +139,20 @@ def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **giv
             progress.at(at.finished, f"{at.running} running, {at.waiting} to come")
             watch.at(at)
 
-        document = replay_trace(spec, rows, settings, catalog=catalog, on_step=show, on_open=watch.open)
+        document = replay_trace(spec, rows, settings, catalog=catalog, on_step=show, on_open=watch.open, source=PLACES)
         watch.finish()
     if as_json:
         print_json(document)
     else:
         _print(document)
+
+
+def _gpu(text: str) -> Gpu:
+    """The accelerator of ``--gpu``."""
+    try:
+        return load_gpu(text)
+    except ConfigError as error:
+        raise ConfigError(f"--gpu: {error}") from None
 
 
 def _read(cls: type[T], given: Mapping[str, Any]) -> T:
@@ -137,7 +161,13 @@ def _read(cls: type[T], given: Mapping[str, Any]) -> T:
     try:
         return cls(**{name: given[name] for name in names})
     except SettingError as error:
-        raise ConfigError(f"--{error.setting.replace('_', '-')} {error.finding}") from None
+        raise ConfigError(f"{_option(error.setting)} {error.finding}") from None
+
+
+def _option(setting: str) -> str:
+    """The option that stands for a setting."""
+    own = f"--{setting.replace('_', '-')}"
+    return PLACES.options.get(f"arena.{setting}", own)
 
 
 def _with_parameters(spec: ModelSpec, parameters: float | None, active: float | None) -> ModelSpec:

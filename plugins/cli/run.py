@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
-from kvarena.assembly.loader import make_eviction
+from kvarena.assembly.loader import check_eviction, make_eviction, make_policies
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.cli.run_config import RunConfig, read_run_config
 from kvarena.plugins.cli.run_page import Finished, document, heading, planned, print_page
@@ -80,12 +80,15 @@ def _answer(options: dict[str, Any]) -> None:
 
 def _serve(config: RunConfig, options: dict[str, Any]) -> None:
     """One run: the requests, the model, the storage, the loop, the check, the page."""
+    source = options["config"].name
+    catalog = Catalog.installed(config.plugins, source=source)
+    check_eviction(catalog, config.prefix, source)  # before a model is loaded, as all that a file can say
+    make_policies(catalog, config.policies, source)
     trace = read_trace(config.trace.file, config.trace)
     model = _model(config)
     requests = with_prompts(tuple(requests_of(trace.rows)), model.config.get_text_config().vocab_size, config)
     layers = probe_layers(model)
-    catalog = Catalog.installed(config.plugins)
-    storage = build_storage(layers, config.storage(layers, requests), catalog, source=options["config"].name)
+    storage = build_storage(layers, config.storage(layers, requests, source), catalog, source=source)
     try:
         if not options["as_json"]:
             console().print(heading(config, storage, requests))

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from kvarena.assembly.build import limits_of, plan_arena
+from kvarena.assembly.arena import limits_of, plan_arena
 from kvarena.assembly.config import (
     ArenaConfig,
     ChecksConfig,
@@ -22,6 +22,7 @@ from kvarena.assembly.config import (
     read_toml,
     structure,
 )
+from kvarena.assembly.places import Places
 from kvarena.planning.demand import RequestShape, request_demand
 from kvarena.planning.sizing import least_budget
 from kvarena.plugins.replay.traces import TraceOptions
@@ -82,12 +83,16 @@ class RunConfig:
         if (value is None) == ("memory" not in self.arena):
             raise SettingError("memory_requests", "give either this or arena.memory")
 
-    def storage(self, layers: Sequence[Layer], requests: Sequence[Request]) -> StorageConfig:
-        """The sections that one storage is built from, its memory found where it is counted in requests."""
+    def storage(self, layers: Sequence[Layer], requests: Sequence[Request], source: str = "") -> StorageConfig:
+        """The sections that one storage is built from, its memory found where it is counted in requests.
+
+        ``source`` names the file in messages.
+        """
         table = dict(self.arena)
         if self.memory_requests is not None:
-            table["memory"] = self._memory(layers, requests, self.memory_requests)
-        arena = structure(ArenaConfig, table, "", at="arena")
+            with Places(source).planning():
+                table["memory"] = self._memory(layers, requests, self.memory_requests, source)
+        arena = structure(ArenaConfig, table, source, at="arena")
         return StorageConfig(
             arena=arena,
             backend=self.backend,
@@ -97,10 +102,10 @@ class RunConfig:
             plugins=self.plugins,
         )
 
-    def _memory(self, layers: Sequence[Layer], requests: Sequence[Request], count: float) -> int:
-        arena = structure(ArenaConfig, {**self.arena, "memory": 1}, "", at="arena")
+    def _memory(self, layers: Sequence[Layer], requests: Sequence[Request], count: float, source: str) -> int:
+        arena = structure(ArenaConfig, {**self.arena, "memory": 1}, source, at="arena")
         plan = plan_arena(layers, arena)
-        limits = limits_of(arena, self.prefix, plan)
+        limits = limits_of(arena, self.prefix, plan, source=source)
         longest = max(requests, key=lambda request: request.rows)
         demand = request_demand(
             plan,

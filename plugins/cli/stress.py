@@ -8,8 +8,12 @@ from typing import Any
 
 import click
 
+from kvarena.assembly.arena import limits_of, plan_arena
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import StorageConfig, read_toml, structure
+from kvarena.assembly.loader import check_eviction, declared_layers, make_policies
+from kvarena.assembly.places import Places
+from kvarena.planning.sizing import size_plan
 from kvarena.plugins.cli.context import FILE, catalog_of, json_option
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.stress.swarm.case import Case, dump_case, read_case
@@ -184,12 +188,15 @@ def _read_config(path: Path, catalog: Catalog) -> Mapping[str, Any]:
     config = structure(StorageConfig, sections, path.name)
     if not config.layers:
         raise ConfigError(f"{path.name}: layers: a run needs [[layers]]; declare some")
-    try:
-        catalog = catalog.under(config.plugins)
-    except ConfigError as error:
-        raise ConfigError(f"{path.name}: {error}") from None
+    catalog = catalog.under(config.plugins, source=path.name)
     try:
         catalog.find("backends", config.backend.name)  # found, not made: --device chooses what runs
     except PluginError as error:
         raise PluginError(f"{path.name}: backend: {error}") from None
+    make_policies(catalog, config.policies, path.name)
+    check_eviction(catalog, config.prefix, path.name)
+    places = Places(path.name)
+    with places.planning():
+        plan = plan_arena(declared_layers(config, catalog, path.name), config.arena)
+        size_plan(plan, config.arena.memory, limits_of(config.arena, config.prefix, plan, source=places))
     return sections

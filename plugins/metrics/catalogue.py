@@ -115,7 +115,7 @@ _REQUESTS = (
     one("kvarena_requests_running", GAUGE, "Requests that have a row.", lambda r: r.running),
     one("kvarena_requests_waiting", GAUGE, "Requests in the queue, arrived and not running.", lambda r: r.waiting),
     counted("kvarena_requests_admitted_total", "Starts of requests, those after a stop included.", "admitted"),
-    counted("kvarena_requests_waited_total", "Requests that were not started at once.", "waits"),
+    counted("kvarena_requests_waited_total", "Requests that started in a later step than they arrived in.", "waits"),
     counted("kvarena_requests_done_total", "Requests that ended with all their tokens.", "done"),
     counted("kvarena_requests_refused_total", "Requests that nothing could serve, refused at arrival.", "refused"),
     counted("kvarena_requests_failed_total", "Requests that ended with an error after they were queued.", "failed"),
@@ -130,7 +130,7 @@ _REQUESTS = (
     counted("kvarena_forwarded_tokens_total", "Tokens that went through the model, those computed again included.",
             "forwarded_tokens"),
     counted("kvarena_generated_tokens_total", "Tokens sampled.", "generated_tokens"),
-    counted("kvarena_checkpoints_taken_total", "State checkpoints taken at a grid point.", "checkpoints_taken"),
+    counted("kvarena_checkpoints_taken_total", "State checkpoints that were given to the cache.", "checkpoints_taken"),
     counted("kvarena_checkpoints_skipped_total", "Grid points passed without a state checkpoint.",
             "checkpoints_skipped"),
 )  # fmt: skip

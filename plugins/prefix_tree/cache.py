@@ -6,7 +6,7 @@ from kvarena.plugins.prefix_tree.evict import Evicting
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.locks import Locks, node_of, split
-from kvarena.plugins.prefix_tree.node import Entry, Needs, Node, Root
+from kvarena.plugins.prefix_tree.node import Entry, Needs, Node, Root, needs_of
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.events import event_log, tells_debug
@@ -40,21 +40,19 @@ class TreeCache:
         """The units per sub-pool, in chain order, that come back if everything that no lock protects is evicted."""
         return self._shelf.evictable.units()
 
-    def evict(self, enough: Callable[[], bool]) -> None:
-        """Give pieces back until ``enough()``, asked after each, or until none is left that may go.
+    def evict(self, enough: Callable[[tuple[int, ...]], bool]) -> None:
+        """Choose pieces until ``enough(units)``, asked after each, or until none is left that may go; they come back.
+
+        ``units``: those per sub-pool that this call has chosen and not given back yet. It gives them back together
+        before it returns or raises; where a page is reserved anywhere, piece by piece.
 
         Raises:
-            InvariantError: a copy reads one of them that nobody has locked; it stays.
+            InvariantError: one of them is reserved, and nobody has locked it; it stays.
         """
-        if not tells_debug():
-            self._evicting.evict(enough)
-            return
-        before = self._evicting.gone.units()
-        pieces = self._evicting.evict(enough)
-        if pieces:
-            back = zip(self._kinds.names, self._evicting.gone.units(), before, strict=True)
-            units = {name: now - then for name, now, then in back if now > then}
-            _log.debug("cache_evicted", entries=pieces, units=units)
+        pieces, units = self._evicting.evict(enough)
+        if pieces and tells_debug():
+            told = {name: gone for name, gone in zip(self._kinds.names, units, strict=True) if gone}
+            _log.debug("cache_evicted", entries=pieces, units=told)
 
     def lock(self, entry: Entry, relaxed: bool = False) -> None:
         """A request is about to read this entry: nothing that it needs may go. Locks count; none is a use (``touch``).
@@ -62,7 +60,7 @@ class TreeCache:
         ``relaxed``: it has read it before, and needs the pages of its path alone, as after ``relax``.
 
         Raises:
-            InvariantError: it can be read no more (see ``holds``); nothing has changed.
+            InvariantError: it can be read no more, since it was evicted; nothing has changed.
         """
         node = node_of(entry)
         if node is None:
@@ -101,7 +99,8 @@ class TreeCache:
         node = self._locked(entry)
         invariant("prefix_tree.narrow_of_unlocked_entry", entry.leased, entry=entry)
         before = entry.leased.pop()
-        needs = Needs(tuple(map(max, before.firsts, self._kinds.firsts_at(length, entry.stop))), False)
+        firsts = tuple(map(max, before.firsts, self._kinds.firsts_at(length, entry.stop)))
+        needs = needs_of(firsts, state=False)
         entry.leased.append(needs)
         if needs != before:
             self._locks.change(node, before, needs)
@@ -114,7 +113,7 @@ class TreeCache:
         """
         node = self._locked(entry)
         invariant("prefix_tree.relax_of_unlocked_entry", entry.leased, entry=entry)
-        self._locks.relax(node, entry.leased.pop())
+        self._locks.change(node, entry.leased.pop(), None)
 
     def drop(self, entry: Entry) -> None:
         """This entry goes now: its state, and the window rows and pages that no other entry, lock or path needs.
@@ -129,18 +128,11 @@ class TreeCache:
             return
         invariant("prefix_tree.drop_of_locked_entry", not node.locks, entry=entry, locks=node.locks)
         node.is_end = False
-        if node.state is not None:
-            self._evicting.drop_state(node)
-        if self._kinds.rows and not node.leases:
-            leaning = [self._kinds.firsts(stop) for stop in self._landings.leaning(node)]
-            needed = map(min, zip(*leaning, strict=True)) if leaning else (node.stop,) * len(self._kinds.rows)
-            self._evicting.drop_rows(node, tuple(needed))
-        while node.parent is not None and not (node.children or node.pins or node.is_end):
-            node = self._evicting.drop_whole(node)
+        self._evicting.drop(node)
 
     def clear(self) -> None:
         """Everything that no lock protects comes back."""
-        self.evict(lambda: False)
+        self.evict(lambda _: False)
 
     def touch(self, entry: Entry) -> None:
         """A request starts from this entry: a hit, for policies that count them.
@@ -155,11 +147,6 @@ class TreeCache:
         node.used = self._tick()
         self._shelf.touch(node, used=True)
 
-    def holds(self, entry: Entry) -> bool:
-        """Whether a request can still start from an entry that was matched: it may have been evicted since."""
-        node = node_of(entry)
-        return node is not None and self._landings.deepest(node, entry.stop) == entry.stop
-
     # -- inside
 
     def _forget(self, root: Root) -> None:
@@ -173,7 +160,7 @@ class TreeCache:
 
     def _needs(self, entry: Entry) -> Needs:
         """What a lock of this entry is for; kept until it is taken off."""
-        needs, entry.narrowed = entry.narrowed or Needs(self._kinds.firsts(entry.stop), True), None
+        needs, entry.narrowed = entry.narrowed or self._kinds.needs_at(entry.stop), None
         entry.leased.append(needs)
         return needs
 

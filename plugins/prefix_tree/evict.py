@@ -1,23 +1,27 @@
 """Pieces go, in the order of the policy."""
 
 from collections.abc import Callable
+from operator import add, sub
 
-import numpy as np
-
-from kvarena.plugins.prefix_tree.kinds import Kinds
+from kvarena.plugins.prefix_tree.going import Going
+from kvarena.plugins.prefix_tree.kinds import Kinds, Rows
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import KV, ROWS, Firsts, Node, Root
-from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
+from kvarena.plugins.prefix_tree.node import NO_ID, Firsts, Node, Root
+from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.plugins.prefix_tree.store import Store
-from kvarena.terms.ports import IntArray
 
-UNBOUND = -1
+Units = tuple[int, ...]
+"""Per sub-pool, in chain order."""
 
 
 class Evicting:
     """Gives pieces of one tree back to the storage.
 
+    A piece's way:  1. pop   the policy lets go of it.
+                    2. drop  the tree has it no more; it is *going*.
+                    3. and all that go come back together.
     What was used below a node is used at it once that is gone: its hits and its last use go up to the parent.
+    ``pieces`` and ``gone`` are what was evicted; what was dropped by name is not.
     """
 
     def __init__(
@@ -28,44 +32,82 @@ class Evicting:
         self._shelf = shelf
         self._landings = landings
         self._on_empty = on_empty
+        self._going = Going(store, kinds)
         self.pieces = 0
-        self.gone = Totals(kinds)
+        self.gone = self._nothing = (0,) * len(kinds.names)
 
-    def evict(self, enough: Callable[[], bool]) -> int:
-        """Give pieces back until ``enough()``, asked after each, or until there is none. Returns how many went."""
-        shelf, before = self._shelf, self.pieces
-        look = shelf.look if self._kinds.has_parts else None  # what a policy was told of whole ends stays true
-        while (key := shelf.victims.pop(look)) is not None:
-            node = shelf.popped(key)
-            try:
-                if key & 1:
-                    self.drop_rows(node, shelf.facts.free_below(node))
-                elif node.pins or node.children:
-                    self.drop_state(node)
-                else:
-                    self.drop_whole(node)
-            except BaseException:  # the storage refused, a copy reads it say: it stays a piece
-                shelf.settle(node)
-                raise
-            self.pieces += 1
-            if enough():
-                break
-        return self.pieces - before
+    def evict(self, enough: Callable[[Units], bool]) -> tuple[int, Units]:
+        """Let pieces go until ``enough(units)``, asked after each, or until there is none.
 
-    def drop_whole(self, node: Node) -> Node:
+        ``units``: what of them is not given back yet; all of it is when this returns or raises.
+
+        Returns:
+            How many pieces went, and their units.
+        """
+        shelf, going, pieces = self._shelf, self._going, 0
+        before = shelf.evictable.units()
+        look = shelf.look if shelf.facts.weighs and self._kinds.has_parts else None
+        going.at_once = self._store.sharing.may_refuse
+        try:
+            while (key := shelf.victims.pop(look)) is not None:
+                node = shelf.popped(key)
+                try:
+                    if key & 1:
+                        self._drop_rows(node, shelf.facts.free_below(node))
+                    elif node.pins or node.children:
+                        self._drop_state(node)
+                    else:
+                        self._drop_whole(node)
+                except BaseException:  # the storage refused it: it stays a piece
+                    shelf.settle(node)
+                    raise
+                pieces += 1
+                if enough(self._nothing if going.at_once else self._chosen(before)):
+                    break
+        finally:
+            going.give_back()
+            gone = self._chosen(before)
+            self.pieces += pieces
+            self.gone = tuple(map(add, self.gone, gone))
+        return pieces, gone
+
+    def drop(self, node: Node) -> None:
+        """What a node has that no other landing, lock or path needs goes, and what stands before it for it alone."""
+        going = self._going
+        going.at_once = self._store.sharing.may_refuse
+        try:
+            if node.state is not None:
+                self._drop_state(node)
+            if self._kinds.rows and not node.leases:
+                self._drop_rows(node, self._needed_behind(node))
+            while node.parent is not None and not (node.children or node.pins or node.is_end):
+                node = self._drop_whole(node)
+        finally:
+            going.give_back()
+
+    # -- inside
+
+    def _chosen(self, before: Units) -> Units:
+        """What was evictable before and is not now, for nothing else happens to the tree meanwhile."""
+        return tuple(map(sub, before, self._shelf.evictable.units()))
+
+    def _needed_behind(self, node: Node) -> Firsts:
+        """Per sub-pool that retires rows, the first page that a landing behind a node needs; its end for none."""
+        leaning = [self._kinds.firsts(stop) for stop in self._landings.leaning(node)]
+        return tuple(map(min, zip(*leaning, strict=True))) if leaning else (node.stop,) * len(self._kinds.rows)
+
+    def _drop_whole(self, node: Node) -> Node:
         """A node without children and locks goes. Returns its parent."""
-        parent, kinds = node.parent, self._kinds
+        parent, kinds, shelf = node.parent, self._kinds, self._shelf
         assert parent is not None
         assert parent.children is not None
         if node.state is not None:
-            self._free_state(node)
+            self._going.add_state(node.state)
+            if self._going.at_once:  # the pages may be refused yet
+                shelf.lose_state(node)
         if kinds.has_pages:
-            ids = np.frombuffer(node.ids, dtype=np.int64)
-            if kinds.owner is not None:
-                ids = ids[ids != UNBOUND]
-            self._store.ownership.free_pages(ids)
-        self.gone.add(node, KV | ROWS, 1)
-        self._shelf.take(node)
+            self._going.add_pages(node.ids)
+        shelf.take(node)
         del parent.children[node.keys[: kinds.page_bytes]]
         parent.hits += node.hits
         if node.used > parent.used:
@@ -74,48 +116,46 @@ class Evicting:
             parent.children = None
             if isinstance(parent, Root):
                 self._on_empty(parent)
-            elif not parent.pins:
-                self._shelf.ends(parent)
+                return parent
+            shelf.settle(parent)
+        if parent.listed and not shelf.facts.weighs:  # a policy that weighs looks at it when its turn comes
+            shelf.touch(parent, used=False)
         return parent
 
-    def drop_state(self, node: Node) -> None:
+    def _drop_state(self, node: Node) -> None:
         """A node's state goes alone."""
-        self._free_state(node)
-        self._shelf.settle(node)
-        if self._kinds.rows:  # window rows were kept for it, in the node and before it
+        shelf = self._shelf
+        assert node.state is not None
+        self._going.add_state(node.state)
+        shelf.lose_state(node)
+        shelf.settle(node)
+        if self._kinds.rows and shelf.facts.weighs:  # window rows were kept for it, in the node and before it
             first, at = self._kinds.first(node.stop), node
             while at.parent is not None and at.stop > first:
-                self._shelf.touch(at, used=False)
+                shelf.touch(at, used=False)
                 at = at.parent
 
-    def drop_rows(self, node: Node, needed: Firsts) -> None:
-        """A node's window rows go alone; those from the page ``needed`` on stay, one for each sub-pool."""
-        count = node.stop - node.start
-        pages = np.arange(node.start, node.stop)
-        ids: IntArray = np.frombuffer(node.ids, dtype=np.int64).copy()
-        owner, rows = self._kinds.owner, list(node.rows)
-        self._shelf.withdraw(node)
-        try:
-            for column, (kind, first) in enumerate(zip(self._kinds.rows, needed, strict=True)):
-                if kind is not owner:
-                    mask, stays = kind.mask(rows[column], count), pages >= first
-                    gone = mask & ~stays
-                    if np.count_nonzero(gone):
-                        self._store.sharing.free_in(kind.name, ids[gone])
-                    rows[column] = kind.held(mask & stays)
-                    self.gone.rows[column] += int(np.count_nonzero(gone))
-            if owner is not None:  # it outlives the others
-                gone = (ids != UNBOUND) & (pages < min(needed))
-                self._store.ownership.free_pages(ids[gone])
-                mask = owner.mask(rows[owner.column], count)
-                rows[owner.column] = owner.held(mask & ~gone)
-                self.gone.rows[owner.column] += int(np.count_nonzero(mask & gone))
-                ids[gone] = UNBOUND
-        finally:  # where the storage refuses one kind, what went before is gone
-            node.rows, node.ids = tuple(rows), ids.tobytes()
-            self._shelf.restore(node)
+    def _drop_rows(self, node: Node, firsts: Firsts) -> None:
+        """A node's window rows go alone; those from the page ``firsts`` on stay, one for each sub-pool."""
+        owner, shelf = self._kinds.owner, self._shelf
+        for kind, first in zip(self._kinds.rows, firsts, strict=True):
+            if kind is not owner:
+                self._let_go(node, kind, first)
+        if owner is not None:  # it outlives the others
+            self._let_go(node, owner, min(firsts))
+        shelf.settle(node)
+        if shelf.facts.weighs:
+            shelf.touch(node, used=False)
 
-    def _free_state(self, node: Node) -> None:
-        self._store.sharing.free_slots(np.array([node.state]))
-        self._shelf.lose_state(node)
-        self.gone.states += 1
+    def _let_go(self, node: Node, kind: Rows, first: int) -> None:
+        """What a node holds of one sub-pool before a page goes."""
+        at = first - node.start
+        ids, left = kind.let_go(node.rows[kind.column], node.ids, at)
+        if not ids:
+            return
+        if kind is self._kinds.owner:
+            self._going.add_pages(ids)
+            node.ids = NO_ID * min(at, node.stop - node.start) + node.ids[at * 8 :]
+        else:
+            self._going.add_rows(kind.column, ids)
+        self._shelf.lose_rows(node, kind.column, left, len(ids) // 8)

@@ -1,53 +1,66 @@
 """What of a node may go, and what an eviction policy is told of it."""
 
+from collections.abc import Iterable
+
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Firsts, Node
+from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Counts, Firsts, Needs, Node
 from kvarena.terms.lifetimes import NEVER
-from kvarena.terms.ports import Piece
+from kvarena.terms.ports import Eviction, Piece
 
-ALL = KV | ROWS | STATE
 DEPENDANTS_MAX = 32
 """So many landings are looked at to say what the window rows of a node are needed for."""
 
 
 class Facts:
-    """Facts of the nodes of one tree, found from the nodes alone."""
+    """Facts of the nodes of one tree, found from the nodes alone.
 
-    def __init__(self, kinds: Kinds, landings: Landings, *, splits: bool) -> None:
-        """``splits``: whether a policy lets states and window rows go alone."""
+    ``weighs``: whether the policy is told a piece's bytes and tokens; else it is told zeros, for these cost walks.
+    """
+
+    def __init__(self, kinds: Kinds, landings: Landings, eviction: Eviction) -> None:
+        self.weighs: bool = getattr(eviction, "weighs", True)
         self._kinds = kinds
         self._landings = landings
-        self._splits = splits
-        self._has_parts = splits and kinds.has_parts
+        self._splits = eviction.splits
         self._none, self._all = (0,) * len(kinds.rows), (NEVER,) * len(kinds.rows)
 
-    def free_of(self, node: Node) -> int:
-        """What of a node no lock protects: KV, STATE. Of its window rows see ``free_below``."""
+    def free(self, node: Node) -> tuple[int, Counts, int]:
+        """What of a node no lock protects: KV and STATE; its window rows; and the pieces that this makes of it.
+
+        Pieces are WHOLE or, where the policy splits, STATE and ROWS.
+        """
         if not self._splits:
-            return 0 if node.pins else KV | STATE
-        return (0 if node.pins else KV) | (0 if _holds_state(node) else STATE)
+            if node.pins:
+                return 0, self._none, 0
+            return KV | STATE, self._kinds.counts(node), 0 if node.children else WHOLE
+        kinds = self._kinds
+        if node.leases:
+            rows = kinds.counts_below(node, self.free_below(node))
+        else:
+            rows = node.rows if kinds.in_order else kinds.counts(node)
+        state = 0 if node.readers and _any_state(node.readers) else STATE
+        if not node.pins:
+            counted = KV | state
+            if not node.children:
+                return counted, rows, WHOLE
+        else:
+            counted = state
+        if node.state is None:
+            state = 0
+        return counted, rows, state | ROWS if any(rows) else state
 
     def free_below(self, node: Node) -> Firsts:
-        """Per sub-pool that retires rows, the page before which no lock protects those of a node."""
-        if not self._splits and node.pins:
-            return self._none
-        leases = node.leases
-        if not leases:
+        """Per sub-pool that retires rows, the page before which no reader needs those of a node."""
+        if not node.leases:
             return self._all
-        return next(iter(leases)) if len(leases) == 1 else tuple(map(min, zip(*leases, strict=True)))
-
-    def pieces_of(self, node: Node) -> int:
-        """Which pieces of a node may go now: WHOLE, or STATE and ROWS."""
-        if not node.pins and not node.children:
-            return WHOLE
-        if not self._has_parts:
-            return 0
-        state = STATE if node.state is not None and not _holds_state(node) else 0
-        return state | (ROWS if any(self._kinds.counts_below(node, self.free_below(node))) else 0)
+        first, *others = node.leases
+        return tuple(map(min, first, *others)) if others else first
 
     def piece(self, node: Node, what: int) -> Piece:
         """What is known now of one piece of a node: WHOLE, STATE or ROWS."""
+        if not self.weighs:
+            return Piece(0, 0, node.hits, node.priority, node.used)
         kinds = self._kinds
         if what & WHOLE:
             size, tokens = (node.stop - node.start) * kinds.kv_bytes, node.stop - node.start
@@ -74,6 +87,9 @@ class Facts:
         return stop - landings.before(node) if stop else 0
 
 
-def _holds_state(node: Node) -> bool:
-    """Whether a reader needs the state at a node's end."""
-    return node.readers is not None and any(needs.state for needs in node.readers)
+def _any_state(readers: Iterable[Needs]) -> bool:
+    """Whether one of these needs the state at a node's end."""
+    for needs in readers:  # noqa: SIM110 - asked at every change of a node: a generator costs more than the rest
+        if needs.state:
+            return True
+    return False

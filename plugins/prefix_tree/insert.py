@@ -9,14 +9,13 @@ A page's way:  1. adopt   the cache has the tokens: the row reads the cache's pa
 
 import numpy as np
 
-from kvarena.plugins.prefix_tree.kinds import Kinds, Mask
-from kvarena.plugins.prefix_tree.node import Node
+from kvarena.plugins.prefix_tree.kinds import Kinds, Mask, Rows
+from kvarena.plugins.prefix_tree.node import NO_ID, Node
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.invariants import invariant
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
-
-UNBOUND = -1
 
 
 class Giving:
@@ -27,6 +26,7 @@ class Giving:
         self._kinds = kinds
         self._shelf = shelf
         self._windows = [kind for kind in kinds.rows if kind is not kinds.owner]
+        self._in_turn = self._windows if kinds.owner is None else [*self._windows, kinds.owner]  # it outlives them
 
     def adopt(self, row: int, node: Node, stop: int) -> None:
         """The row's own pages up to a node's end, which the tree has, are replaced; ``stop`` is the new landing."""
@@ -61,22 +61,39 @@ class Giving:
 
     def give(self, row: int, parent: Node, stop: int, keys: bytes) -> Node:
         """The row's pages from a node's end to ``stop`` are handed over: a new child of the node, not counted yet."""
-        kinds, first, count = self._kinds, parent.stop, stop - parent.stop
+        kinds, first = self._kinds, parent.stop
         if not kinds.has_pages:
             return Node(parent, first, stop, keys=keys, ids=b"", rows=())
-        ids: IntArray = self._store.requests.pages[row, first:stop].copy()
-        given = self._store.ownership.hand_over(row, stop * kinds.page_tokens)
+        raw = self._store.requests.pages[row, first:stop].tobytes()
+        lacks = kinds.owner is None and NO_ID in raw
+        invariant("prefix_tree.row_lacks_a_page", not lacks, row=row, first=first, stop=stop)
+        self._store.ownership.hand_over(row, stop * kinds.page_tokens)
         if not kinds.rows:
-            invariant("prefix_tree.row_lacks_a_page", len(given) == count, row=row, given=len(given), asked=count)
-            return Node(parent, first, stop, keys=keys, ids=ids.tobytes(), rows=())
+            return Node(parent, first, stop, keys=keys, ids=raw, rows=())
+        if kinds.owner is None and kinds.in_order:
+            rows = [self._tail(row, kind, raw, first, stop) for kind in kinds.rows]
+            return Node(parent, first, stop, keys=keys, ids=raw, rows=tuple(rows))
+        ids: IntArray = np.frombuffer(raw, dtype=np.int64).copy()
         gained = {kind.column: self._store.sharing.bound(kind.name, ids) for kind in self._windows}
         if kinds.owner is not None:
             gained[kinds.owner.column] = ids != UNBOUND
         kept, ids = self._keep(first, ids, gained, stop)
-        rows = tuple([kind.held(kept[kind.column]) for kind in kinds.rows])
-        return Node(parent, first, stop, keys=keys, ids=ids.tobytes(), rows=rows)
+        held = tuple([kind.held(kept[kind.column]) for kind in kinds.rows])
+        return Node(parent, first, stop, keys=keys, ids=ids.tobytes(), rows=held)
 
     # -- inside
+
+    def _tail(self, row: int, kind: Rows, ids: bytes, first: int, stop: int) -> int:
+        """How many of a row's pages in one sub-pool a new node keeps: those before its landing comes back.
+
+        The row let go of its first pages there, as its table says.
+        """
+        retired, needed = int(self._store.requests.retired[kind.index, row]), max(first, kind.first(stop))
+        there = first if retired < first else retired if retired < stop else stop
+        if there < needed:
+            gone = ids[(there - first) * 8 : (needed - first) * 8]
+            self._store.sharing.free_in(kind.name, np.frombuffer(gone, dtype=np.int64))
+        return stop - (needed if there < needed else there)
 
     def _merge(self, row: int, first: int, theirs: IntArray) -> IntArray:
         """Where pages of the owner retire: the tree's pages where it has them, else the row's; as they are then."""
@@ -95,20 +112,17 @@ class Giving:
     def _keep(self, first: int, ids: IntArray, gained: dict[int, Mask], stop: int) -> tuple[dict[int, Mask], IntArray]:
         """Free what was gained beyond what the landing at ``stop`` needs. Returns what was kept, and the ids left."""
         pages, kept = np.arange(first, first + len(ids)), {}
-        for kind in self._windows:
-            needed = kind.needs(stop, pages)
-            excess = gained[kind.column] & ~needed
-            if np.count_nonzero(excess):
+        for kind in self._in_turn:
+            needed, there = kind.needs(stop, pages), gained[kind.column]
+            kept[kind.column] = there & needed
+            excess = there & ~needed
+            if not np.count_nonzero(excess):
+                continue
+            if kind is not self._kinds.owner:
                 self._store.sharing.free_in(kind.name, ids[excess])
-            kept[kind.column] = gained[kind.column] & needed
-        owner = self._kinds.owner
-        if owner is not None:
-            needed = owner.needs(stop, pages)
-            excess = gained[owner.column] & ~needed
-            if np.count_nonzero(excess):
+            else:
                 self._store.ownership.free_pages(ids[excess])
                 ids[excess] = UNBOUND
-            kept[owner.column] = gained[owner.column] & needed
         return kept, ids
 
     def _distribute(self, nodes: list[Node], first: int, ids: IntArray, kept: dict[int, Mask]) -> None:

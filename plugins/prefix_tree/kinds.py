@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan, SubPool
-from kvarena.plugins.prefix_tree.node import Firsts, Node
+from kvarena.plugins.prefix_tree.node import Counts, Firsts, Needs, Node, needs_of
 from kvarena.terms.lifetimes import Full, Window, prefix_floor
 from kvarena.terms.ports import IntArray
 
@@ -20,13 +20,17 @@ FIRSTS_MAX = 1 << 16
 
 
 class Rows(Protocol):
-    """How nodes hold the pages of one sub-pool that retires rows; ``column`` is its place in ``Node.rows``."""
+    """How nodes hold the pages of one sub-pool that retires rows; ``column`` is its place in ``Node.rows``.
+
+    ``in_order``: what retires are the first pages, so that what a node holds is the count of its last ones.
+    """
 
     name: str
     index: int
     column: int
     unit_bytes: int
     has_gaps: bool
+    in_order: bool
 
     def first(self, stop: int) -> int:
         """The first page that a landing needs; itself where it needs none."""
@@ -60,6 +64,13 @@ class Rows(Protocol):
         """How many of these are among the first ``at`` pages of a node of ``count``; ``at`` may be below 0."""
         ...
 
+    def let_go(self, held: Any, ids: bytes, at: int) -> tuple[bytes, Any]:
+        """Of a node with these ids, those that it holds among its first ``at`` pages, and what it holds without them.
+
+        ``at`` may be below 0, or beyond its end.
+        """
+        ...
+
     def first_at(self, length: int) -> int:
         """A page before which a query at this length, in tokens, needs none."""
         ...
@@ -74,6 +85,8 @@ class Tail:
 
     Every landing behind a node needs some of its last pages, so that what all of them need are its last pages too.
     """
+
+    in_order = True
 
     def __init__(self, pool: SubPool, index: int, column: int, page_tokens: int) -> None:
         self.name, self.index, self.column = pool.name, index, column
@@ -130,7 +143,12 @@ class Tail:
         return held
 
     def count_before(self, held: int, count: int, at: int) -> int:
-        return max(0, at - (count - held))
+        return _below(held, count - held, at)
+
+    def let_go(self, held: int, ids: bytes, at: int) -> tuple[bytes, int]:
+        count = len(ids) // 8
+        first, stop = count - held, min(at, count)
+        return (ids[first * 8 : stop * 8], count - stop) if stop > first else (b"", held)
 
     def first_at(self, length: int) -> int:
         floor = prefix_floor(self._lifetime, np.array([length]))
@@ -143,6 +161,8 @@ class Tail:
 
 class Scattered:
     """Rows that retire in any order: what a node holds is a byte for each of its pages."""
+
+    in_order = False
 
     def __init__(self, pool: SubPool, index: int, column: int, page_tokens: int) -> None:
         self.name, self.index, self.column = pool.name, index, column
@@ -192,6 +212,11 @@ class Scattered:
     def count_before(self, held: bytes, count: int, at: int) -> int:
         return held[: max(0, at)].count(1)
 
+    def let_go(self, held: bytes, ids: bytes, at: int) -> tuple[bytes, bytes]:
+        at = max(0, at)
+        gone = np.frombuffer(held, dtype=np.bool_)[:at]
+        return np.frombuffer(ids, dtype=np.int64)[:at][gone].tobytes(), bytes(len(gone)) + held[at:]
+
     def first_at(self, length: int) -> int:
         return 0  # what retires in any order stays until all of it is passed
 
@@ -224,6 +249,9 @@ class Kinds:
         self.slot_bytes = plan.sub_pools[self.slots].unit_bytes if self.slots is not None else 0
         self.has_gaps = any(kind.has_gaps for kind in self.rows)
         self.has_parts = bool(self.rows) or self.slots is not None
+        self.needs_at = lru_cache(FIRSTS_MAX)(self._needs_at)
+        """What a request needs that starts at a landing."""
+        self.in_order = all(kind.in_order for kind in self.rows)  # then what nodes hold are counts
 
     def first(self, stop: int) -> int:
         """The first page that a landing needs in any sub-pool that retires rows; itself where it needs none."""
@@ -233,25 +261,37 @@ class Kinds:
         """The first page that a landing needs, per sub-pool that retires rows."""
         return tuple([kind.first(stop) for kind in self.rows])
 
+    def _needs_at(self, stop: int) -> Needs:
+        return needs_of(self.firsts(stop), state=True)
+
     def firsts_at(self, length: int, stop: int) -> Firsts:
         """Of the pages before a landing, the first that a query at this length needs, likewise."""
         return tuple([min(kind.first_at(length), stop) for kind in self.rows])
 
-    def counts(self, node: Node) -> list[int]:
+    def counts(self, node: Node) -> Counts:
         """How many pages a node holds in each of ``rows``."""
-        return [kind.count(held) for kind, held in zip(self.rows, node.rows, strict=True)]
+        if self.in_order:
+            return node.rows
+        return tuple([kind.count(held) for kind, held in zip(self.rows, node.rows, strict=True)])
 
-    def counts_below(self, node: Node, firsts: Firsts) -> list[int]:
+    def counts_below(self, node: Node, firsts: Firsts) -> Counts:
         """How many of these lie before a page, one for each of ``rows``."""
-        count, start = node.stop - node.start, node.start
-        return [
-            kind.count(held) if first >= node.stop else kind.count_before(held, count, first - start)
-            for kind, held, first in zip(self.rows, node.rows, firsts, strict=True)
-        ]
+        start, stop = node.start, node.stop
+        there = zip(self.rows, node.rows, firsts, strict=True)
+        if self.in_order:
+            return tuple([_below(held, stop - held, first) for _, held, first in there])
+        return tuple([kind.count_before(held, stop - start, first - start) for kind, held, first in there])
 
     def rows_bytes(self, node: Node) -> int:
         """The bytes of a node's window rows."""
-        return sum([kind.count(held) * kind.unit_bytes for kind, held in zip(self.rows, node.rows, strict=True)])
+        return sum([count * kind.unit_bytes for kind, count in zip(self.rows, self.counts(node), strict=True)])
+
+
+def _below(held: int, low: int, first: int) -> int:
+    """Of so many pages from ``low`` on, those before a page."""
+    if first <= low:
+        return 0
+    return first - low if first - low < held else held
 
 
 def _rows_of(pool: SubPool, index: int, column: int, page_tokens: int) -> Rows:

@@ -6,7 +6,8 @@ from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.node import GONE, Entry, Firsts, Needs, Node
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.terms.errors import KvarenaError
-from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.invariants import fail
+from kvarena.terms.lifetimes import NEVER
 
 Key = TypeVar("Key", Firsts, Needs)
 
@@ -16,6 +17,7 @@ class Locks:
 
     A lock's life:  1. lock    nothing that its reader needs may go: all pages of the path, the state at its end, the
                                window rows behind it.
+                       pass on  its reader has cached more: it is a lock of the new end.
                     2. change  the reader has moved on, and needs less of them.
                     3. relax   the reader has copied the state and has moved past the windows: the path stays.
                     4. unlock  all may go.
@@ -25,65 +27,82 @@ class Locks:
         self._shelf = shelf
 
     def lock(self, node: Node, needs: Needs | None) -> None:
-        """Lock the end of a node; for its path alone where nothing else is needed.
-
-        Only the ancestors that were not locked before are visited.
-        """
-        first, pin = node.stop if needs is None else min(needs.firsts, default=node.stop), True
+        """Lock the end of a node; for its path alone where nothing else is needed."""
         node.locks += 1
         if needs is not None:
             node.readers = _add(node.readers, needs)
-        at: Node = node
-        while at.parent is not None and (pin or at.stop > first):
-            if pin:
-                at.pins += 1
-                pin = at.pins == 1
-            if needs is not None and at.stop > first:
-                at.leases = _add(at.leases, needs.firsts)
-            self._shelf.settle(at)
-            at = at.parent
+        self._walk(node, 1, None, needs)
 
-    def change(self, node: Node, before: Needs, needs: Needs) -> None:
-        """One reader of the end of a node needs this, no more than before."""
-        self._let_go(node, before)
-        first, at = min(needs.firsts, default=node.stop), node
-        node.readers = _add(node.readers, needs)
-        self._shelf.settle(node)
-        while at.parent is not None and at.stop > first:
-            at.leases = _add(at.leases, needs.firsts)
-            self._shelf.settle(at)
-            at = at.parent
+    def put(self, node: Node, needs: Needs) -> None:
+        """A new node comes on the shelf, and is locked."""
+        parent = self._begin(node, needs)
+        if parent.parent is not None:
+            self._walk(parent, 1, None, needs)
 
-    def relax(self, node: Node, needs: Needs) -> None:
-        """One reader of the end of a node needs the path alone."""
-        self._let_go(node, needs)
+    def put_below(self, node: Node, needs: Needs, before: Needs | None) -> None:
+        """A new node comes on the shelf, and a lock of its parent's end, for what was needed there, is one of its own.
+
+        A pinned child takes the place of a lock: the pins of the path stay as they are.
+        """
+        parent = self._begin(node, needs)
+        parent.locks -= 1
+        if before is not None:
+            parent.readers = _drop(parent.readers, before)
+        self._walk(parent, 0, before, needs)
+
+    def change(self, node: Node, before: Needs, needs: Needs | None) -> None:
+        """One reader of the end of a node needs this, no more than before; or the path alone."""
+        node.readers = _drop(node.readers, before)
+        if needs is not None:
+            node.readers = _add(node.readers, needs)
+        self._walk(node, 0, before, needs)
 
     def unlock(self, node: Node, needs: Needs | None) -> None:
-        """One reader is gone; one that was relaxed before needed nothing else."""
-        readers = sum((node.readers or {}).values())
-        invariant(
-            "prefix_tree.unlock_of_unlocked_entry", node.locks > (readers if needs is None else 0), stop=node.stop
-        )
+        """One reader is gone; one that was relaxed before needed nothing but the path."""
+        self.check_locked(node, needs)
         if needs is not None:
-            self._let_go(node, needs)
+            node.readers = _drop(node.readers, needs)
         node.locks -= 1
-        at: Node = node
-        while at.parent is not None:
-            at.pins -= 1
-            self._shelf.settle(at)
-            if at.pins:
-                return
-            at = at.parent
+        self._walk(node, -1, needs, None)
 
-    def _let_go(self, node: Node, needs: Needs) -> None:
-        """A reader needs the state and the window rows no more."""
-        first, at = min(needs.firsts, default=node.stop), node
-        node.readers = _drop(node.readers, needs)
-        self._shelf.settle(node)
-        while at.parent is not None and at.stop > first:
-            at.leases = _drop(at.leases, needs.firsts)
+    def check_locked(self, node: Node, needs: Needs | None) -> None:
+        """The end of a node has such a lock."""
+        readers = sum(node.readers.values()) if needs is None and node.readers else 0
+        if node.locks <= readers:
+            fail("prefix_tree.unlock_of_unlocked_entry", stop=node.stop, locks=node.locks, readers=readers)
+
+    def _begin(self, node: Node, needs: Needs) -> Node:
+        """A new node is locked before it is counted. Returns its parent."""
+        assert node.parent is not None
+        node.locks = node.pins = 1
+        node.readers = {needs: 1}
+        if node.stop > needs.low:
+            node.leases = {needs.firsts: 1}
+        self._shelf.put(node)
+        return node.parent
+
+    def _walk(self, node: Node, pins: int, before: Needs | None, needs: Needs | None) -> None:
+        """A lock of a node's end came, 1, went, -1, or changed, 0: the path has its pin and its leases.
+
+        Only those are visited that had no other lock, or that windows of what is or was needed reach into.
+        """
+        ends, begins = NEVER if before is None else before.low, NEVER if needs is None else needs.low
+        low, at = min(ends, begins), node
+        while True:
+            if pins:
+                at.pins += pins
+                if at.pins != (pins > 0):  # another lock keeps the path above
+                    pins = 0
+            stop = at.stop
+            if before is not None and stop > ends:
+                at.leases = _drop(at.leases, before.firsts)
+            if needs is not None and stop > begins:
+                at.leases = _add(at.leases, needs.firsts)
             self._shelf.settle(at)
-            at = at.parent
+            above = at.parent
+            if above is None or above.parent is None or not (pins or above.stop > low):
+                return
+            at = above
 
 
 def _add(counts: dict[Key, int] | None, key: Key) -> dict[Key, int]:

@@ -11,6 +11,7 @@ from kvarena.plugins.prefix_tree.walk import walk
 from kvarena.terms.ports import IntArray
 
 END, DIFFERS, NO_STATE, NO_ROWS = "end", "differs", "no state checkpoint", "window rows gone"
+NO_IDS: IntArray = np.empty(0, dtype=np.int64)
 
 
 class Match(NamedTuple):
@@ -33,10 +34,10 @@ class Match(NamedTuple):
     origin: Any
 
 
-def find(root: Node, raw: bytes, last: int, kinds: Kinds, landings: Landings) -> Match:
-    """The deepest landing along the keys; ``last`` is the last page at which one may be, the sequence's end aside."""
-    node, at = walk(root, raw, 0, kinds.page_bytes)
-    agreed = at // kinds.page_bytes
+def find(root: Node, keys: IntArray, kinds: Kinds, landings: Landings) -> Match:
+    """The deepest landing along the keys, one of which at least is left to compute."""
+    node, agreed = walk(root, keys, kinds.page_tokens)
+    last = max(0, len(keys) - 1) // kinds.page_tokens
     top = agreed if agreed < last else last
     while node.start >= top and node.parent is not None:
         node = node.parent
@@ -53,7 +54,7 @@ def find(root: Node, raw: bytes, last: int, kinds: Kinds, landings: Landings) ->
         stopped = NO_ROWS if ends else NO_STATE
     tokens = kinds.page_tokens
     if not stop:
-        return Match(None, 0, np.empty(0, dtype=np.int64), None, agreed * tokens, stopped, None)
+        return Match(None, 0, NO_IDS, None, agreed * tokens, stopped, None)
     state = place.state if kinds.slots is not None else None
     ids = pages_of(place, stop, kinds)
     entry = Entry(place, stop, stop * tokens, lands=True)

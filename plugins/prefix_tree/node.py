@@ -2,6 +2,11 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from kvarena.terms.lifetimes import NEVER
+from kvarena.terms.numbers import UNBOUND
+
 KV, ROWS, STATE = 1, 2, 4
 """What a node has: its pages in sub-pools that never retire, window rows, a state. Flags."""
 
@@ -11,16 +16,31 @@ WHOLE = 1
 Firsts = tuple[int, ...]
 """Per sub-pool that retires rows, the first page that a reader needs."""
 
+Counts = tuple[int, ...]
+"""Per sub-pool that retires rows, so many of a node's pages."""
+
 
 class Needs(NamedTuple):
-    """What a reader needs beside the path: window rows from these pages on, and maybe the state."""
+    """What a reader needs beside the path: window rows from these pages on, and maybe the state.
+
+    ``low``: the least of these pages; none where no sub-pool retires rows.
+    """
 
     firsts: Firsts
     state: bool
+    low: int
+
+
+def needs_of(firsts: Firsts, *, state: bool) -> Needs:
+    """What a reader needs who needs window rows from these pages on."""
+    return Needs(firsts, state, min(firsts, default=NEVER))
 
 
 GONE = -1
 """The number of a node that was evicted."""
+
+NO_ID = np.int64(UNBOUND).tobytes()
+"""The id of a page that no sub-pool has; and as nodes have it."""
 
 
 class Node:
@@ -35,11 +55,11 @@ class Node:
     ``locks`` end here; ``pins`` are these and the children with pins. ``readers`` are the locks that were not relaxed,
     by what each needs. ``leases`` are those from here on whose windows reach into the node, by the pages that they
     need. ``counted`` is what of it can be evicted, ``listed`` the pieces that its
-    policy knows: flags. ``free_below``: per sub-pool of ``rows``, the page before which its rows count as evictable.
+    policy knows: flags. ``free_rows``: per sub-pool of ``rows``, how many of its pages count as evictable.
     """
 
     __slots__ = (
-        "children", "counted", "free_below", "hits", "ids", "is_end", "keys", "leases", "listed", "locks", "number",
+        "children", "counted", "free_rows", "hits", "ids", "is_end", "keys", "leases", "listed", "locks", "number",
         "origin", "parent", "pins", "priority", "readers", "rows", "start", "state", "stop", "used",
     )  # fmt: skip
 
@@ -56,7 +76,7 @@ class Node:
         self.locks = self.pins = 0
         self.readers: dict[Needs, int] | None = None
         self.leases: dict[Firsts, int] | None = None
-        self.free_below: Firsts = ()
+        self.free_rows: Counts = ()
         self.number = GONE
         self.counted = self.listed = 0
         self.used = self.hits = 0

@@ -1,46 +1,47 @@
 """What of a tree may go: running totals for admission, and pieces for the policy."""
 
-from kvarena.plugins.prefix_tree.facts import ALL, Facts
+from collections.abc import Iterable
+from operator import add, sub
+from typing import Any
+
+from kvarena.plugins.prefix_tree.facts import Facts
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import GONE, KV, ROWS, STATE, WHOLE, Node
+from kvarena.plugins.prefix_tree.node import GONE, KV, ROWS, STATE, WHOLE, Counts, Node
 from kvarena.terms.ports import Eviction, Piece
 
 
 class Totals:
-    """Units of one kind of holding: pages of sub-pools that never retire, pages per sub-pool that does, states."""
+    """Units of one kind of holding, per sub-pool in chain order; and ``pages``, as nodes count them."""
 
     def __init__(self, kinds: Kinds) -> None:
-        self.pages = self.states = 0
-        self.rows = [0] * len(kinds.rows)
-        self._kinds = kinds
+        self.pages = 0
+        self._units = [0] * len(kinds.names)
+        self._staying = kinds.staying
+        self._rows = [kind.index for kind in kinds.rows]
+        self._slots = -1 if kinds.slots is None else kinds.slots
 
     def units(self) -> tuple[int, ...]:
-        """Per sub-pool, in chain order."""
-        kinds, units = self._kinds, [0] * len(self._kinds.names)
-        for index in kinds.staying:
-            units[index] = self.pages
-        for kind, pages in zip(kinds.rows, self.rows, strict=True):
-            units[kind.index] = pages
-        if kinds.slots is not None:
-            units[kinds.slots] = self.states
-        return tuple(units)
+        """Per sub-pool."""
+        return tuple(self._units)
 
-    def add_rows(self, node: Node, sign: int) -> None:
-        """Count those of a node's window rows that may go, or no more."""
-        if self.rows and node.free_below:
-            for column, count in enumerate(self._kinds.counts_below(node, node.free_below)):
-                self.rows[column] += sign * count
-
-    def add(self, node: Node, what: int, sign: int) -> None:
-        """Count what a node has of these, KV, ROWS and STATE, or no more."""
+    def add(self, node: Node, what: int, rows: Counts, sign: int) -> None:
+        """Count what a node has of these, KV and STATE, and so many of its window rows; or no more."""
+        units = self._units
         if what & KV:
-            self.pages += sign * (node.stop - node.start)
-        if what & ROWS and self.rows:
-            for column, count in enumerate(self._kinds.counts(node)):
-                self.rows[column] += sign * count
+            pages = sign * (node.stop - node.start)
+            self.pages += pages
+            for index in self._staying:
+                units[index] += pages
         if what & STATE and node.state is not None:
-            self.states += sign
+            units[self._slots] += sign
+        for index, count in zip(self._rows, rows, strict=False):  # without rows there is nothing to add
+            units[index] += sign * count
+
+    def add_rows(self, counts: Iterable[int]) -> None:
+        """Count so many more in the sub-pools that retire rows."""
+        for index, count in zip(self._rows, counts, strict=True):
+            self._units[index] += count
 
 
 class Shelf:
@@ -54,11 +55,13 @@ class Shelf:
     """
 
     def __init__(self, kinds: Kinds, landings: Landings, eviction: Eviction) -> None:
-        self.facts = Facts(kinds, landings, splits=eviction.splits)
+        self.facts = Facts(kinds, landings, eviction)
         self.victims = eviction.open()
         self.nodes: list[Node | None] = []
         self._unused: list[int] = []
-        self.states: set[int | None] = set()
+        self._kinds = kinds
+        self._none: Counts = (0,) * len(kinds.rows)
+        self.states: set[int] = set()
         self.held, self.evictable = Totals(kinds), Totals(kinds)
 
     def __len__(self) -> int:
@@ -78,49 +81,43 @@ class Shelf:
         else:
             node.number = len(self.nodes)
             self.nodes.append(node)
-        self.held.add(node, ALL, 1)
-        self.settle(node)
+        node.free_rows = self._none
+        self.restore(node)
 
     def take(self, node: Node) -> None:
         """A node is gone."""
-        if node.listed:
-            self._list(node, 0)
-        self.held.add(node, ALL, -1)
-        self.evictable.add(node, node.counted, -1)
-        self.evictable.add_rows(node, -1)
+        self.withdraw(node)
+        if node.state is not None:
+            self.states.discard(node.state)
         self.nodes[node.number] = None
         self._unused.append(node.number)
         node.number = GONE
 
     def withdraw(self, node: Node) -> None:
         """What a node has is about to change: it is counted and listed no more, until ``restore``."""
-        self.held.add(node, ALL, -1)
-        self.evictable.add(node, node.counted, -1)
-        self.evictable.add_rows(node, -1)
-        self._list(node, 0)
-        node.counted, node.free_below = 0, ()
+        self.held.add(node, KV | STATE, self._kinds.counts(node), -1)
+        self.evictable.add(node, node.counted, node.free_rows, -1)
+        if node.listed:
+            self._list(node, 0)
+        node.counted, node.free_rows = 0, self._none
 
     def restore(self, node: Node) -> None:
         """What a node has is as it will be."""
-        self.held.add(node, ALL, 1)
+        self.held.add(node, KV | STATE, self._kinds.counts(node), 1)
         self.settle(node)
 
     def settle(self, node: Node) -> None:
         """Locks or children of a node changed: what of it may go is counted and listed."""
-        counted, before = self.facts.free_of(node), node.counted
-        if counted != before:
+        counted, rows, listed = self.facts.free(node)
+        if counted != node.counted:
+            if gone := node.counted & ~counted:
+                self.evictable.add(node, gone, (), -1)
+            if new := counted & ~node.counted:
+                self.evictable.add(node, new, (), 1)
             node.counted = counted
-            if counted & ~before:
-                self.evictable.add(node, counted & ~before, 1)
-            if before & ~counted:
-                self.evictable.add(node, before & ~counted, -1)
-        if self.evictable.rows:
-            below = self.facts.free_below(node)
-            if below != node.free_below:
-                self.evictable.add_rows(node, -1)
-                node.free_below = below
-                self.evictable.add_rows(node, 1)
-        listed = self.facts.pieces_of(node)
+        if rows != node.free_rows:
+            self.evictable.add_rows(map(sub, rows, node.free_rows))
+            node.free_rows = rows
         if listed != node.listed:
             self._list(node, listed)
 
@@ -136,23 +133,29 @@ class Shelf:
         node.state = state
         self.states.add(state)
         if node.number != GONE:
-            self.held.add(node, STATE, 1)
-            self.evictable.add(node, STATE & node.counted, 1)
+            self._count_state(node, 1)
 
     def lose_state(self, node: Node) -> None:
         """A node's state is gone; its pieces are listed by the next ``settle``."""
-        self.held.add(node, STATE, -1)
-        self.evictable.add(node, STATE & node.counted, -1)
-        self.states.discard(node.state)
+        self._count_state(node, -1)
+        if node.state is not None:
+            self.states.discard(node.state)
         node.state = None
 
-    def ends(self, node: Node) -> None:
-        """A node without locks has lost its last child: it may go whole."""
-        if node.listed:
-            self._list(node, WHOLE)
-        else:
-            node.listed = WHOLE
-            self.victims.add(2 * node.number, self.facts.piece(node, WHOLE))
+    def _count_state(self, node: Node, sign: int) -> None:
+        self.held.add(node, STATE, (), sign)
+        self.evictable.add(node, STATE & node.counted, (), sign)
+
+    def lose_rows(self, node: Node, column: int, left: Any, gone: int) -> None:
+        """So many of a node's window rows in one sub-pool are gone, which no lock protected. It has ``left`` there.
+
+        Its pieces are listed by the next ``settle``.
+        """
+        node.rows = (*node.rows[:column], left, *node.rows[column + 1 :])
+        counts = tuple([-gone if at == column else 0 for at in range(len(node.rows))])
+        node.free_rows = tuple(map(add, node.free_rows, counts))
+        self.held.add_rows(counts)
+        self.evictable.add_rows(counts)
 
     def touch(self, node: Node, *, used: bool) -> None:
         """What is known of a node's pieces has changed."""

@@ -10,11 +10,15 @@ from kvarena.terms.ports import IntArray
 
 
 class Table(Protocol):
-    """The request rows: their page ids (rows, pages), lengths in tokens, and how many pages they handed over."""
+    """The request rows: their page ids (rows, pages), lengths in tokens, and how many pages they handed over.
+
+    ``retired``: how many of their first pages each sub-pool has let go of, (sub-pools, rows), where that goes in order.
+    """
 
     pages: IntArray
     lengths: IntArray
     handed: IntArray
+    retired: IntArray
 
 
 class Slots(Protocol):
@@ -36,6 +40,9 @@ class Owners(Protocol):
 
 class Shares(Protocol):
     """Pages and slots that outlive their request: ``storage.sharing``."""
+
+    @property
+    def may_refuse(self) -> bool: ...
 
     def adopt(self, row: int, ids: IntArray) -> None: ...
 

@@ -19,13 +19,13 @@ from kvarena.plugins.prefix_tree.verify import verify_tree
 from kvarena.plugins.prefix_tree.walk import walk
 from kvarena.terms.doors import line, whole
 from kvarena.terms.errors import KvarenaError
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import fail
 from kvarena.terms.ports import Eviction, IntArray
 
 
 class Inserted(NamedTuple):
-    """What came of an insert: the ``entry`` at its end, to be locked by who goes on reading it; of ``tokens``, so many
-    were new; ``state_kept``: the entry had no state, and has the one that came with it."""
+    """What came of an insert: the ``entry`` at its end, locked if that was asked for, else to be locked by who goes on
+    reading it; of ``tokens``, so many were new; ``state_kept``: the entry had no state, and has the one that came."""
 
     entry: Entry
     tokens: int
@@ -44,6 +44,11 @@ class PrefixTree(TreeCache):
 
     def __init__(self, store: Store, eviction: Eviction | None = None) -> None:
         """``store`` is a storage; ``eviction`` says what goes first, by default what its config names."""
+        if isinstance(eviction, str) or not (eviction is None or hasattr(eviction, "open")):
+            raise KvarenaError(
+                f"prefix_tree: eviction is {eviction!r}; it must be a policy, which make_eviction finds by "
+                "name, or None for the one that the storage's config names"
+            )
         if eviction is None:
             eviction = make_eviction(Catalog.installed(), getattr(store, "prefix", None) or PrefixConfig())
         super().__init__(store, eviction)
@@ -63,9 +68,8 @@ class PrefixTree(TreeCache):
         Raises:
             KvarenaError: the keys are no such array.
         """
-        kinds, size = self._kinds, self._kinds.page_tokens
         keys, root = line(keys, "prefix_tree.match: keys"), self._root(namespace) or Root(namespace)
-        found = find(root, keys.tobytes(), max(0, len(keys) - 1) // size, kinds, self._landings)
+        found = find(root, keys, self._kinds, self._landings)
         self._lookups += 1
         if found.tokens:
             self._hits += 1
@@ -83,12 +87,12 @@ class PrefixTree(TreeCache):
         priority: float = 0,
         origin: Any = None,
         after: Entry | None = None,
+        lock: bool = False,
     ) -> Inserted:
         """A row's first ``tokens`` are the cache's, for others to start from; the row reads them still.
 
         What is there already is adopted: the row's own copies come back. Of the window rows those stay that a request
-        needs that starts at ``tokens``, and what earlier landings need. The row's owner locks the new entry, then
-        unlocks the one that it read before.
+        needs that starts at ``tokens``, and what earlier landings need.
 
         Args:
             row: an open row. What it handed over before is in the cache and locked for it.
@@ -97,30 +101,41 @@ class PrefixTree(TreeCache):
                 back.
             priority: what the ``priority`` policy goes by. origin: handed out with matches that land here.
             after: the entry that the row reads, locked, of which ``keys`` are a continuation: the walk begins there.
+            lock: the new entry is locked for the row's owner, who reads it from here on, and ``after`` is unlocked.
 
         Raises:
             KvarenaError: keys, tokens, state or priority are none; nothing has changed.
             InvariantError: the row is free or shorter; the state was not handed over; what the row handed over is not
                 in the cache; nothing has changed.
         """
-        kinds, row = self._kinds, whole(row, "prefix_tree.insert: row")
-        stop = self._check(row, keys, tokens, state, priority)
-        tokens, state = int(tokens), None if state is None else int(state)
+        size, row = self._kinds.page_tokens, whole(row, "prefix_tree.insert: row")
+        tokens, state = self._check(row, keys, tokens, state, priority)
+        stop = tokens // size
         start = self._start(row, stop, namespace, after)
-        first = start.stop * kinds.page_tokens
-        raw = (keys if len(keys) == tokens and not first else keys[first:tokens]).tobytes()
-        node, at = walk(start, raw, 0, kinds.page_bytes)
-        agreed = start.stop + at // kinds.page_bytes
-        handed = min(int(self._store.requests.handed[row]), stop)
-        invariant("prefix_tree.insert_behind_a_gap", agreed >= handed, row=row, agreed=agreed, handed_over=handed)
+        if lock and after is not None:
+            self._locks.check_locked(self._locked(after), after.leased[-1] if after.leased else None)
+        first, keys = start.stop, keys[start.stop * size : tokens]
+        node, agreed = walk(start, keys, size)
+        agreed += first
+        handed = int(self._store.requests.handed[row])
+        if agreed < handed and agreed < stop:
+            fail("prefix_tree.insert_behind_a_gap", row=row, agreed=agreed, handed_over=handed)
         if node.stop != agreed:
-            node = split(node, agreed, self._shelf, kinds)
-        self._giving.adopt(row, node, stop)
-        if agreed < stop:
-            node = self._giving.give(row, node, stop, raw[at:])
+            node = split(node, agreed, self._shelf, self._kinds)
+        if agreed > handed:
+            self._giving.adopt(row, node, stop)
+        is_new = agreed < stop
+        if is_new:
+            node = self._giving.give(row, node, stop, keys[(agreed - first) * size :].tobytes())
         kept = self._mark(node, state, priority, origin)
-        entry = Entry(node, stop, tokens, lands=self._landings.deepest(node, stop) == stop)
-        return Inserted(entry, tokens, (stop - agreed) * kinds.page_tokens, kept)
+        entry = Entry(node, stop, tokens, lands=False)
+        if is_new:
+            self._join(node, entry if lock else None, after)
+        elif lock:
+            self._locks.lock(node, self._needs(entry))
+            self._leave(after)
+        entry.lands = self._landings.deepest(node, stop) == stop
+        return Inserted(entry, tokens, (stop - agreed) * size, kept)
 
     # -- what there is
 
@@ -129,7 +144,7 @@ class PrefixTree(TreeCache):
         held, evicting = self._shelf.held, self._evicting
         return TreeStats(
             len(self._shelf), held.pages * self._kinds.page_tokens, held.units(), self._shelf.evictable.units(),
-            self._lookups, self._hits, self._hit_tokens, evicting.pieces, evicting.gone.units(),
+            self._lookups, self._hits, self._hit_tokens, evicting.pieces, evicting.gone,
         )  # fmt: skip
 
     def verify(self) -> None:
@@ -142,28 +157,32 @@ class PrefixTree(TreeCache):
 
     # -- inside
 
-    def _check(self, row: int, keys: IntArray, tokens: int, state: int | None, priority: float) -> int:
-        """What comes with an insert is sound. Returns the landing, in pages."""
-        kinds, size = self._kinds, self._kinds.page_tokens
+    def _check(
+        self, row: int, keys: IntArray, tokens: int, state: int | None, priority: float
+    ) -> tuple[int, int | None]:
+        """What comes with an insert is sound. Returns tokens and state as plain numbers."""
+        size, given = self._kinds.page_tokens, tokens
         tokens, keys = whole(tokens, "prefix_tree.insert: tokens"), line(keys, "prefix_tree.insert: keys")
         if tokens < size or tokens % size or tokens > len(keys):
             raise KvarenaError(
-                f"prefix_tree.insert: tokens is {tokens}; it must be whole pages of {size} tokens, at least one, "
+                f"prefix_tree.insert: tokens is {given}; it must be whole pages of {size} tokens, at least one, "
                 f"and there are {len(keys)} keys"
             )
         if isinstance(priority, bool) or not isinstance(priority, int | float) or priority != priority:
             raise KvarenaError(f"prefix_tree.insert: priority is {priority!r}; it must be a number")
-        table = self._store.requests
-        length = int(table.lengths[row]) if 0 <= row < len(table.lengths) else 0  # that of a free row is 0 too
-        invariant("prefix_tree.insert_beyond_the_row", tokens <= length, row=row, tokens=tokens, length=length)
-        if state is not None:
-            if kinds.slots is None:
-                raise KvarenaError(
-                    f"prefix_tree.insert: state is {state!r}, and the model keeps no state; leave it out"
-                )
-            self._store.ownership.slots.check_freed(np.array([whole(state, "prefix_tree.insert: state")]))
-            invariant("prefix_tree.state_is_cached_already", state not in self._shelf.states, state=state)
-        return tokens // size
+        lengths = self._store.requests.lengths
+        length = int(lengths[row]) if 0 <= row < len(lengths) else 0  # that of a free row is 0 too
+        if tokens > length:
+            fail("prefix_tree.insert_beyond_the_row", row=row, tokens=tokens, length=length)
+        if state is None:
+            return tokens, None
+        if self._kinds.slots is None:
+            raise KvarenaError(f"prefix_tree.insert: state is {state!r}, and the model keeps no state; leave it out")
+        state = whole(state, "prefix_tree.insert: state")
+        self._store.ownership.slots.check_freed(np.array([state]))
+        if state in self._shelf.states:
+            fail("prefix_tree.state_is_cached_already", state=state)
+        return tokens, state
 
     def _root(self, namespace: Hashable) -> Root | None:
         """Where the prefixes of a namespace begin; None where there are none."""
@@ -174,15 +193,11 @@ class PrefixTree(TreeCache):
 
     def _start(self, row: int, stop: int, namespace: Hashable, after: Entry | None) -> Node:
         """Where the walk of an insert begins: the entry that the row reads, else the root."""
-        root = self._root(namespace)
-        if root is None:
-            root = Root(namespace)
         if after is None or after.stop > stop:
-            return root
+            return self._root(namespace) or Root(namespace)
         node = node_of(after)
-        there = node is not None and node.stop == after.stop and node.locks > 0
-        invariant("prefix_tree.insert_after_unlocked_entry", there, row=row, after=after)
-        assert node is not None
+        if node is None or node.stop != after.stop or not node.locks:
+            fail("prefix_tree.insert_after_unlocked_entry", row=row, after=after)
         return node
 
     def _mark(self, node: Node, state: int | None, priority: float, origin: Any) -> bool:
@@ -195,25 +210,34 @@ class PrefixTree(TreeCache):
             node.origin = origin
         if kept and state is not None:
             self._shelf.gain_state(node, state)
-        if is_new:
-            self._join(node)
-        else:
+        if not is_new:
             self._shelf.settle(node)
             self._shelf.touch(node, used=True)
         if state is not None and not kept:
             self._store.sharing.free_slots(np.array([state]))
         return kept
 
-    def _join(self, node: Node) -> None:
-        """A new node stands below its parent."""
-        parent = node.parent
+    def _join(self, node: Node, reads: Entry | None, after: Entry | None) -> None:
+        """A new node stands below its parent; whose owner ``reads`` it has locked it, and reads ``after`` no more."""
+        parent, is_first = node.parent, False
         assert parent is not None
-        is_first = parent.children is None
         if parent.children is None:
-            parent.children = {}
+            parent.children, is_first = {}, True
         parent.children[node.keys[: self._kinds.page_bytes]] = node
-        self._shelf.put(node)
         if isinstance(parent, Root):
             self._roots[parent.namespace] = parent
-        elif is_first:
-            self._shelf.settle(parent)
+            is_first = False
+        if reads is None:
+            self._shelf.put(node)
+            if is_first:
+                self._shelf.settle(parent)
+        elif after is not None and node_of(after) is parent:
+            self._locks.put_below(node, self._needs(reads), after.leased.pop() if after.leased else None)
+        else:
+            self._locks.put(node, self._needs(reads))
+            self._leave(after)
+
+    def _leave(self, after: Entry | None) -> None:
+        """The owner of a row has locked another entry, and reads this one no more."""
+        if after is not None:
+            self.unlock(after, relaxed=not after.leased)

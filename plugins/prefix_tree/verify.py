@@ -4,15 +4,14 @@ from collections.abc import Hashable, Iterator, Mapping
 
 import numpy as np
 
-from kvarena.plugins.prefix_tree.facts import ALL
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Firsts, Node, Root
 from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.invariants import invariant
+from kvarena.terms.lifetimes import NEVER
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
-
-UNBOUND = -1
 
 
 def verify_tree(roots: Mapping[Hashable, Root], shelf: Shelf, kinds: Kinds, store: Store) -> None:
@@ -23,13 +22,12 @@ def verify_tree(roots: Mapping[Hashable, Root], shelf: Shelf, kinds: Kinds, stor
     for node in nodes:
         _check_place(node, shelf, kinds)
         _check_locks(node, leases.get(node.number))
-        below = shelf.facts.free_below(node) if kinds.rows else ()
-        free = node.counted == shelf.facts.free_of(node) and node.free_below == below
+        counted, free_rows, pieces = shelf.facts.free(node)
+        free = node.counted == counted and node.free_rows == free_rows
         invariant("prefix_tree.counted_is_free", free, stop=node.stop)
-        invariant("prefix_tree.listed_may_go", node.listed == shelf.facts.pieces_of(node), stop=node.stop)
-        held.add(node, ALL, 1)
-        evictable.add(node, node.counted & (KV | STATE), 1)
-        evictable.add_rows(node, 1)
+        invariant("prefix_tree.listed_may_go", node.listed == pieces, stop=node.stop)
+        held.add(node, KV | STATE, kinds.counts(node), 1)
+        evictable.add(node, counted, free_rows, 1)
         listed += bool(node.listed & (WHOLE | STATE)) + bool(node.listed & ROWS)
     invariant("prefix_tree.nodes_add_up", len(nodes) == len(shelf), found=len(nodes), kept=len(shelf))
     invariant("prefix_tree.held_adds_up", held.units() == shelf.held.units(), found=held.units())
@@ -77,7 +75,7 @@ def _leases(nodes: list[Node]) -> dict[int, dict[Firsts, int]]:
     for node in nodes:
         for needs, count in (node.readers or {}).items():
             at = node
-            while at.parent is not None and at.stop > min(needs.firsts, default=node.stop):
+            while at.parent is not None and at.stop > min(needs.firsts, default=NEVER):
                 there = found.setdefault(at.number, {})
                 there[needs.firsts] = there.get(needs.firsts, 0) + count
                 at = at.parent

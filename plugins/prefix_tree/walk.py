@@ -3,22 +3,26 @@
 import numpy as np
 
 from kvarena.plugins.prefix_tree.node import Node
+from kvarena.terms.ports import IntArray
 
 
-def walk(node: Node, raw: bytes, at: int, page_bytes: int) -> tuple[Node, int]:
-    """As far as the keys agree, by whole pages, from the end of a node, ``at`` bytes from the beginning.
+def walk(node: Node, keys: IntArray, page_tokens: int) -> tuple[Node, int]:
+    """As far as keys agree, by whole pages, from the end of a node on.
 
-    Returns the last node that has agreeing pages, and how many bytes agree up to there: they may end inside it.
+    Returns the last node that has agreeing pages, and how many pages agree up to there: they may end inside it.
     """
+    if node.children is None or keys[:page_tokens].tobytes() not in node.children:
+        return node, 0
+    raw, at, page_bytes = keys.tobytes(), 0, page_tokens * 8
     while node.children is not None:
         child = node.children.get(raw[at : at + page_bytes])
         if child is None:
             break
-        node, keys = child, child.keys
-        if not raw.startswith(keys, at):
-            return node, at + _agreeing(keys, raw, at) // page_bytes * page_bytes
-        at += len(keys)
-    return node, at
+        node, mine = child, child.keys
+        if not raw.startswith(mine, at):
+            return node, (at + _agreeing(mine, raw, at)) // page_bytes
+        at += len(mine)
+    return node, at // page_bytes
 
 
 def _agreeing(keys: bytes, raw: bytes, at: int) -> int:

@@ -20,6 +20,7 @@ from kvarena.assembly.config import (
     choice_of,
 )
 from kvarena.assembly.loader import make_eviction
+from kvarena.assembly.places import Places
 from kvarena.plugins.models import ModelSpec
 from kvarena.plugins.prefix_tree import PrefixTree
 from kvarena.plugins.replay.cost import CostModel
@@ -102,10 +103,12 @@ def replay(
     catalog: Catalog | None = None,
     on_step: Callable[[Progress], None] | None = None,
     on_open: Callable[[Scheduler], None] | None = None,
+    source: str | Places = "",
 ) -> dict[str, Any]:
     """Replay a trace and report, as a JSON-able document: the same arguments give the same document.
 
-    ``on_open`` is called with the loop before it runs, ``on_step`` after each of its iterations.
+    ``on_open`` is called with the loop before it runs, ``on_step`` after each of its iterations; ``source`` says where
+    the settings stand, for messages.
 
     Raises:
         PlanError: the budget cannot hold one request of the context length.
@@ -114,7 +117,7 @@ def replay(
     requests = tuple(requests_of(trace.rows))
     context = settings.context_tokens or _context(requests, spec.context_max)
     catalog = catalog or Catalog.installed()
-    storage = build_storage(spec.layers, _storage_config(settings, context), catalog, source=trace.source)
+    storage = build_storage(spec.layers, _storage_config(settings, context), catalog, source=source)
     try:
         scheduler = _loop(spec, storage, settings, catalog)
         if on_open is not None:

@@ -28,6 +28,11 @@ def _choice(_: object, attribute: Any, value: Any) -> None:
         raise SettingError(attribute.name, f"is {value!r}; {nearest(str(value), ON_BAD)}")
 
 
+def _known_format(_: object, attribute: Any, value: Any) -> None:
+    if value is not None and value not in READERS:
+        raise SettingError(attribute.name, f"is {value!r}; {nearest(str(value), READERS)}")
+
+
 def _at_least(least: float, *, above: bool = False) -> Any:
     """A validator: a finite number of at least (or above) ``least``, or None."""
 
@@ -52,7 +57,7 @@ class TraceOptions:
         SettingError: a value out of range; it names the setting, and whoever read it says where it stood.
     """
 
-    format: str | None = None
+    format: str | None = attrs.field(default=None, validator=_known_format)
     on_bad: str = attrs.field(default="stop", validator=_choice)
     limit: int | None = attrs.field(default=None, validator=_at_least(1))
     start: float = attrs.field(default=0.0, validator=_at_least(0))
@@ -98,8 +103,6 @@ def read_trace(path: str | Path, options: TraceOptions | None = None) -> Trace:
 
 def _reader(path: Path, name: str | None) -> Reader:
     """The reader that was asked for, else the one that knows the head of the file."""
-    if name is not None and name not in READERS:
-        raise ConfigError(f"trace format {name!r}; {nearest(name, READERS)}")
     file = session_files(path)[0]
     with file.open(encoding="utf-8-sig") as text:
         head = text.read(_HEAD_CHARACTERS)
@@ -122,7 +125,7 @@ def _collect(found: Iterator[TraceRow | BadRow], options: TraceOptions) -> tuple
     for row in found:
         if isinstance(row, BadRow):
             if options.on_bad == "stop":
-                raise ConfigError(f"{row}; mend the file, or leave such rows out with --on-bad skip")
+                raise ConfigError(f"{row}; mend the file, or leave such rows out with --on-bad skip (trace.on_bad)")
             skipped.append(row)
         elif row.arrival >= options.start and (options.stop is None or row.arrival < options.stop):
             rows.append(_shape(row, options))

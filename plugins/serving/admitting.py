@@ -6,7 +6,7 @@
 4. where the head must wait, and what runs matters less: victims make room, if any choice of them does.
 """
 
-from kvarena.admission.admission import Admission, Asked
+from kvarena.admission.admission import TOGETHER, Admission, Asked
 from kvarena.admission.preemption import Victim
 from kvarena.plugins.serving.counts import Counts
 from kvarena.plugins.serving.ends import Ends
@@ -20,9 +20,6 @@ from kvarena.terms.events import event_log, tells_debug
 from kvarena.terms.invariants import invariant
 
 _log = event_log()
-
-TOGETHER = 8
-"""So many are let in at once where the cache can make room for all of them."""
 
 
 class Admitting:
@@ -46,7 +43,8 @@ class Admitting:
 
     def admit(self, *, flying: bool) -> None:
         """Start requests from the head of the queue; ``flying``: whether a forward is in flight."""
-        while self._queue and self._waiting_at != self._now(flying=flying):
+        while self._queue and (self._waiting_at is None or self._waiting_at != self._now(flying=flying)):
+            self._waiting_at = None
             group, stopped = self._ask()
             if group:
                 self._seats.start(group, self._ends.now)
@@ -151,7 +149,7 @@ class Admitting:
             self._counts.preemptions += 1
             reason = f"request {job.request.id} of priority {job.request.priority} needs its memory"
             _log.info("request_preempted", request=stopped.request.id, by=job.request.id, reason=reason)
-            self._ends.again(stopped)
+            self._queue.add(stopped)
         return bool(chosen)
 
 

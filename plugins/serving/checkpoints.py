@@ -15,10 +15,10 @@ from kvarena.planning.demand import Demand
 from kvarena.plugins.serving.counts import Counts
 from kvarena.plugins.serving.job import Job, Pending
 from kvarena.plugins.serving.running import Running
-from kvarena.storage.requests import UNBOUND
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Refused
 from kvarena.terms.events import event_log, tells_debug
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 
 _log = event_log()
@@ -51,32 +51,35 @@ class Checkpoints:
     def prepare(self, rows: IntArray) -> None:
         """A slot for each of these rows' spare places, as far as there is room; the cache may have to evict."""
         table, sharing = self._storage.requests, self._storage.sharing
-        empty = rows[table.slots[rows, SPARE] == UNBOUND].tolist()
+        empty = rows[table.slot_columns[SPARE][rows] == UNBOUND]
         room = self._admission.free_for if self._is_promised else self._admission.room_for
         together = len(empty) > 1 and room(tuple([units * len(empty) for units in self._one_slot]))
-        for row in empty:
-            if not (together or room(self._one_slot)) or isinstance(sharing.take_slot(row, self._spare), Refused):
+        if together and not isinstance(sharing.take_slots(empty, self._spare), Refused):
+            return
+        for row in empty.tolist():
+            if not room(self._one_slot) or isinstance(sharing.take_slot(row, self._spare), Refused):
                 return
 
     def copy(self, rows: IntArray, forward: Forward) -> IntArray:
         """Copy these rows' live states behind the forward's kernels. Returns the rows that had a slot for it."""
-        slots = self._storage.requests.slots
-        ready: IntArray = rows[slots[rows, SPARE] != UNBOUND]
+        columns = self._storage.requests.slot_columns
+        ready: IntArray = rows[columns[SPARE][rows] != UNBOUND]
         if len(ready):
-            self._storage.copies.copy_state(slots[ready, LIVE], slots[ready, SPARE], forward)
+            self._storage.copies.copy_state(columns[LIVE][ready], columns[SPARE][ready], forward)
         return ready
 
     def hand_over(self, rows: IntArray, tokens: IntArray, ready: IntArray) -> list[tuple[Job, Pending]]:
         """The recorded forward's checkpoints, each with its job; what was skipped is counted and told."""
         taken = []
-        there = set(ready.tolist())
+        slots = self._storage.sharing.hand_over_slots(ready, self._spare) if len(ready) else ready
+        slot_of = dict(zip(ready.tolist(), slots.tolist(), strict=True))
         for row, at in zip(rows.tolist(), tokens.tolist(), strict=True):
             job = self._running.jobs[row]
-            if row not in there:
+            if row not in slot_of:
                 free = self._storage.chain.estimates.free_bytes if tells_debug() else 0
                 self.skipped(job, at, f"no state slot can be had; {free:,} bytes free")
                 continue
-            pending = Pending(at, self._storage.sharing.hand_over_slot(row, self._spare))
+            pending = Pending(at, slot_of[row])
             job.pending.append(pending)
             taken.append((job, pending))
         return taken
@@ -85,10 +88,10 @@ class Checkpoints:
         """The slots in spare places come back, for rows that need their bytes more. Whether there were any."""
         table, sharing = self._storage.requests, self._storage.sharing
         rows = self._running.rows()
-        spare = rows[table.slots[rows, SPARE] != UNBOUND].tolist()
-        if spare:
-            sharing.free_slots(np.array([sharing.hand_over_slot(row, self._spare) for row in spare]))
-        return bool(spare)
+        spare = rows[table.slot_columns[SPARE][rows] != UNBOUND]
+        if len(spare):
+            sharing.free_slots(sharing.hand_over_slots(spare, self._spare))
+        return len(spare) > 0
 
     def drop(self, job: Job) -> None:
         """The job leaves its row: checkpoints whose forward is in flight are nobody's, and freed."""

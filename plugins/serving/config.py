@@ -3,6 +3,8 @@
 import attrs
 
 from kvarena.assembly.config import SettingError, at_least
+from kvarena.planning.demand import LENGTH_MAX
+from kvarena.terms.doors import is_share
 
 
 @attrs.frozen
@@ -13,8 +15,8 @@ class ServingConfig:
     request's forwards in the report, to repeat them elsewhere.
     """
 
-    chunk_tokens: int = attrs.field(default=512, validator=at_least(1))
-    step_tokens: int = attrs.field(default=2048, validator=at_least(1))
+    chunk_tokens: int = attrs.field(default=512, validator=at_least(1, LENGTH_MAX))
+    step_tokens: int = attrs.field(default=2048, validator=at_least(1, LENGTH_MAX))
     output_fraction: float = attrs.field(default=1.0)
     keep_forwards: bool = False
 
@@ -26,5 +28,5 @@ class ServingConfig:
 
     @output_fraction.validator
     def _is_a_share(self, _: object, output_fraction: float) -> None:
-        if not 0 < output_fraction <= 1:
-            raise SettingError("output_fraction", f"is {output_fraction}; it must be above 0 and at most 1")
+        if not is_share(output_fraction):
+            raise SettingError("output_fraction", f"is {output_fraction!r}; it must be above 0 and at most 1")

@@ -7,10 +7,12 @@ import attrs
 class Counts:
     """Counters that only grow. Requests, but for the last lines: tokens, steps and checkpoints.
 
-    ``admitted`` counts every start, one after a retraction too; ``waits`` requests that were not admitted in the step
-    of their arrival; ``retractions`` and ``preemptions`` the times that one was stopped for want of memory, and for
-    another of a higher priority. ``prompt_tokens`` are those that admitted requests had to have before they could go
-    on, and ``cached_tokens`` those of them that a prefix cache had.
+    ``admitted`` counts every start, one after a retraction too; ``waits`` requests that first started later than in
+    the step of their arrival; ``retractions`` and ``preemptions`` the times that one was stopped for want of memory,
+    and for another of a higher priority. ``prompt_tokens`` are those that admitted requests had to have before they
+    could go on, and ``cached_tokens`` those of them that a prefix cache had. ``checkpoints_taken`` are the copies of
+    states that the cache was given, also where it had one of the same tokens already and dropped this one;
+    ``checkpoints_skipped`` the grid points that were passed without.
     """
 
     admitted: int = 0

@@ -1,28 +1,41 @@
 """How a job ends: its record is written, what it was is counted and told. It holds nothing by then."""
 
+from collections import deque
+
+from kvarena.plugins.serving.arrivals import Arrivals
 from kvarena.plugins.serving.counts import Counts
 from kvarena.plugins.serving.job import OVER, Job
-from kvarena.plugins.serving.queue import Queue
 from kvarena.plugins.serving.report import ABORTED, DONE, FAILED, REFUSED, Served
 from kvarena.terms.events import event_log
 
 _log = event_log()
 
+RECORDS_KEPT = 4096
+"""So many records that nobody has taken are kept, the latest."""
+
 
 class Ends:
-    """The records of one loop, and the clock that they are written by."""
+    """The records of one loop, until they are taken, and the clock that they are written by.
 
-    def __init__(self, queue: Queue, counts: Counts) -> None:
+    ``keeps_all``: while a run goes on that will report them all, none is dropped.
+    """
+
+    def __init__(self, arrivals: Arrivals, counts: Counts) -> None:
         self.now = 0.0
-        self.served: list[Served] = []
-        self._queue = queue
+        self.keeps_all = False
+        self._records: deque[Served] = deque()
+        self._arrivals = arrivals
         self._counts = counts
-        self._fresh: list[int] = []
 
-    def take_over(self) -> list[int]:
-        """The ids of those that ended since this was asked last."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
+    def records(self) -> tuple[Served, ...]:
+        """Those that nobody has taken, by request id."""
+        return tuple(sorted(self._records, key=lambda served: served.request.id))
+
+    def take(self) -> list[Served]:
+        """The same in the order of their ends; they are the caller's, and not kept any more."""
+        taken = list(self._records)
+        self._records.clear()
+        return taken
 
     def done(self, job: Job) -> None:
         """It got its last token."""
@@ -47,11 +60,9 @@ class Ends:
         _log.info("request_aborted", request=job.request.id, state=job.place)
         self._end(job, ABORTED)
 
-    def again(self, job: Job) -> None:
-        """It was stopped, and waits to go on with what it generated as part of its prompt."""
-        self._queue.add(job)
-
     def _end(self, job: Job, fate: str, reason: str = "") -> None:
         job.place = OVER
-        self._fresh.append(job.request.id)
-        self.served.append(job.served(fate, self.now, reason))
+        self._arrivals.forget(job)
+        self._records.append(job.served(fate, self.now, reason))
+        while len(self._records) > RECORDS_KEPT and not self.keeps_all:
+            self._records.popleft()

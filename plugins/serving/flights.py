@@ -12,7 +12,7 @@ import numpy as np
 
 from kvarena.ledger.steps import Forward
 from kvarena.plugins.serving.job import Job, Pending
-from kvarena.plugins.serving.port import Batch, Outcome, Runner
+from kvarena.plugins.serving.port import Batch, Outcome, Runner, checked
 from kvarena.plugins.serving.running import Flags
 from kvarena.plugins.serving.seats import Seats
 from kvarena.plugins.serving.use import UseMeter
@@ -46,10 +46,10 @@ class Landed:
     checkpoints: list[tuple[Job, Pending]]
     error: BaseException | None = None
 
-    def ended(self) -> Flags:
-        """Which rows sampled a token that ends their answer, parallel to the batch."""
+    def ended(self) -> Flags | None:
+        """Which rows sampled a token that ends their answer, parallel to the batch; None where nobody says."""
         if self.outcome.ended is None:
-            return np.zeros(len(self.batch), dtype=np.bool_)
+            return None
         ended: Flags = np.asarray(self.outcome.ended, dtype=np.bool_) & self.batch.samples
         return ended
 
@@ -71,48 +71,45 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flying)
 
-    def launch(self, batch: Batch) -> None:
-        """Launch a forward over the batch's ids and record it; nothing is waited for.
+    def launch(self, batch: Batch, due: IntArray) -> None:
+        """Launch a forward over the batch's ids and record it; ``due``: where in the batch it makes checkpoints.
+
+        Nothing is waited for.
 
         Where the runner refuses the batch, the forward is one without work, and what was raised comes when it lands.
         """
         storage, seats = self._storage, self._seats
-        checkpoints, prefixes = seats.checkpoints, seats.prefixes
-        with self._use.memory_time():
-            stamps, held = seats.running.stamp[batch.rows], self._use.held()
-            forward = storage.forwards.launch(batch.ids)
+        stamps, held = seats.running.stamp[batch.rows], self._use.held()
+        forward = storage.forwards.launch(batch.ids)
         try:
-            with self._use.runner_time():
+            with self._use.runner_time:
                 self._runner.launch(batch, forward)
         except BaseException as error:
             storage.forwards.record(forward)
             self._flying.append(Flight(batch, forward, stamps, held, [], error))
             return
-        with self._use.memory_time():
-            made: list[tuple[Job, Pending]] = []
-            if checkpoints is None or prefixes is None:
-                storage.forwards.record(forward)
-            else:
-                due = checkpoints.due(batch.rows, batch.stops, prefixes.kept_max)
-                ready = checkpoints.copy(batch.rows[due], forward) if len(due) else due
-                storage.forwards.record(forward)
-                if len(due):
-                    made = checkpoints.hand_over(batch.rows[due], batch.stops[due], ready)
-            self._flying.append(Flight(batch, forward, stamps, held, made))
+        made: list[tuple[Job, Pending]] = []
+        if seats.checkpoints is None or not len(due):
+            storage.forwards.record(forward)
+        else:
+            rows = batch.rows[due]
+            ready = seats.checkpoints.copy(rows, forward)
+            storage.forwards.record(forward)
+            made = seats.checkpoints.hand_over(rows, batch.stops[due], ready)
+        self._flying.append(Flight(batch, forward, stamps, held, made))
 
     def land(self) -> Landed:
         """Wait for the oldest forward, on the host; it is processed, also where its runner failed."""
         flight = self._flying.popleft()
         outcome, error = Outcome(0.0), flight.error
-        with self._use.runner_time():
+        with self._use.runner_time:
             if flight.forward.event is not None:
                 self._storage.device.synchronize(flight.forward.event)
             if error is None:
                 try:
-                    outcome = self._runner.result(flight.batch)
+                    outcome = checked(self._runner.result(flight.batch), len(flight.batch))
                 except BaseException as failure:
                     error = failure
-        with self._use.memory_time():
-            self._storage.forwards.process(flight.forward)
+        self._storage.forwards.process(flight.forward)
         valid = self._seats.running.stamp[flight.batch.rows] == flight.stamps
         return Landed(flight.batch, outcome, valid, flight.held, flight.checkpoints, error)

@@ -8,6 +8,9 @@ from kvarena.plugins.serving.lineage import Lineage, stops_of
 from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.report import Attempt, Forward, Served
 
+Key = tuple[int, bool, float, int]
+"""Where a job stands in the queue."""
+
 ARRIVING, QUEUED, RUNNING, OVER = "arriving", "queued", "running", "over"
 
 
@@ -61,6 +64,7 @@ class Job:
     outputs: int
     queued_at_step: int = 0
     place: str = ARRIVING
+    key: Key = (0, False, 0.0, 0)
     row: int = -1
     started: tuple[int, int, int] = (0, 0, 0)
     in_full: bool = False
@@ -105,5 +109,5 @@ class Job:
             waited=self.waited,
             clipped=self.outputs < self.request.output_tokens,
             cached_tokens=self.cached_tokens,
-            attempts=tuple(trial.attempt() for trial in self.trials),
+            attempts=tuple([trial.attempt() for trial in self.trials]),
         )

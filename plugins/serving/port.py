@@ -10,33 +10,49 @@ import numpy as np
 import numpy.typing as npt
 
 from kvarena.ledger.steps import Forward
-from kvarena.planning.demand import RequestShape
+from kvarena.planning.demand import LENGTH_MAX, RequestShape
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.ports import IntArray
 
+MOST = (1 << 63) - 1
+"""Numbers lie in arrays of 64 bits."""
 
-def _whole(least: int | None) -> Any:
-    """A validator: a whole number, of at least ``least``."""
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
+def _whole(least: int, most: int = MOST) -> Any:
+    """A validator: a whole number from ``least`` to ``most``; or None where that is the default."""
 
     def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         if value is None and attribute.default is None:
             return
-        if not isinstance(value, Integral) or isinstance(value, bool):
+        if not _is_whole(value):
             raise KvarenaError(f"request {instance.id}: {attribute.name} is {value!r}; give a whole number")
-        if least is not None and value < least:
-            raise KvarenaError(f"request {instance.id}: {attribute.name} is {value}; at least {least}")
+        if not least <= value <= most:
+            limit = f"at least {least}" if value < least else f"at most {most:,}"
+            raise KvarenaError(f"request {instance.id}: {attribute.name} is {value}; {limit}")
 
     return check
 
 
-def _are_tokens(prompt: Any) -> bool:
-    """Whether these are token ids, one after another."""
+def _are_whole(values: Any, least: int) -> bool:
+    """Whether these are whole numbers of 64 bits, one after another, of at least ``least``."""
     try:
-        found = np.asarray(prompt)
+        found = np.asarray(values)
     except (TypeError, ValueError, OverflowError):
         return False
-    return found.ndim == 1 and (found.dtype.kind == "i" or not len(found))
+    return found.ndim == 1 and (not len(found) or (found.dtype.kind == "i" and bool(found.min() >= least)))
+
+
+def _is_time(value: Any) -> bool:
+    """Whether this is a finite number of seconds."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 @attrs.frozen
@@ -53,25 +69,31 @@ class Request:
 
     id: int
     arrival: float
-    prompt_tokens: int = attrs.field(validator=_whole(1))
-    output_tokens: int = attrs.field(validator=_whole(1))
+    prompt_tokens: int = attrs.field(validator=_whole(1, LENGTH_MAX))
+    output_tokens: int = attrs.field(validator=_whole(1, LENGTH_MAX))
     prompt: tuple[int, ...] | None = None
     prefix_ids: tuple[int, ...] | None = None
-    priority: int = attrs.field(default=0, validator=_whole(None))
+    priority: int = attrs.field(default=0, validator=_whole(-MOST))
     namespace: str | None = None
     block_tokens: int | None = attrs.field(default=None, validator=_whole(1))
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.id, Integral) or isinstance(self.id, bool):
-            raise KvarenaError(f"request {self.id!r}: id is no whole number; give each request one of its own")
-        if not isinstance(self.arrival, Real) or isinstance(self.arrival, bool) or not math.isfinite(self.arrival):
+        if not _is_whole(self.id) or not -MOST <= self.id <= MOST:
+            raise KvarenaError(
+                f"request {self.id!r}: id is no whole number of 64 bits; give each request one of its own"
+            )
+        if not _is_time(self.arrival):
             raise KvarenaError(f"request {self.id}: arrival is {self.arrival!r}; give seconds on the loop's clock")
         try:
             hash(self.namespace)
         except TypeError:
             raise KvarenaError(f"request {self.id}: namespace is {self.namespace!r}; give a hashable value") from None
-        if self.prompt is not None and not _are_tokens(self.prompt):
-            raise KvarenaError(f"request {self.id}: prompt is no sequence of token ids; give whole numbers of 64 bits")
+        if self.prompt is not None and not _are_whole(self.prompt, 0):
+            raise KvarenaError(
+                f"request {self.id}: prompt is no sequence of token ids; give whole numbers of 64 bits, 0 or more"
+            )
+        if self.prefix_ids is not None and not _are_whole(self.prefix_ids, -MOST):
+            raise KvarenaError(f"request {self.id}: prefix_ids is no sequence of blocks; give whole numbers of 64 bits")
         if self.prompt is not None and len(self.prompt) != self.prompt_tokens:
             raise KvarenaError(
                 f"request {self.id}: prompt has {len(self.prompt)} tokens, and prompt_tokens says {self.prompt_tokens}"
@@ -124,11 +146,33 @@ class Batch:
 class Outcome:
     """What a step gave: how long it took on the loop's clock, and which sampled rows ended early.
 
-    ``ended`` is parallel to the batch's rows, or None where only the length ends a request.
+    ``ended`` has a boolean for each row of the batch, or is None where only the length ends a request. An outcome that
+    is none (seconds that are no time, flags for other rows) is a failure of its runner.
     """
 
     seconds: float
     ended: Any = None
+
+
+def checked(outcome: Any, rows: int) -> Outcome:
+    """What a runner gave for a batch of so many rows, if it is an outcome.
+
+    Raises:
+        KvarenaError: it is none: with the field, what was found and what it must be.
+    """
+    if not isinstance(outcome, Outcome):
+        raise KvarenaError(f"Runner.result gave {outcome!r}; it must give an Outcome")
+    seconds, ended = outcome.seconds, outcome.ended
+    if not (_is_time(seconds) and seconds >= 0):
+        raise KvarenaError(f"Outcome.seconds is {seconds!r}; it must be a finite number of at least 0")
+    if ended is not None:
+        found = np.asarray(ended)
+        if found.dtype.kind != "b" or found.shape != (rows,):
+            shape = f"{found.dtype} of shape {found.shape}"
+            raise KvarenaError(
+                f"Outcome.ended is {shape}; it must be None, or {rows} booleans, one per row of the batch"
+            )
+    return outcome
 
 
 class Runner(Protocol):

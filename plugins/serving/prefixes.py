@@ -8,21 +8,19 @@ A request's way:  1. match   how much of its tokens the cache has; nothing chang
                   5. leave   what it has beyond that is inserted too, where somebody could start from it; unlocked.
 """
 
-import functools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from kvarena.admission.preemption import Relaxing
-from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan
 from kvarena.plugins.serving.job import Job, Pending, Trial
 from kvarena.plugins.serving.lineage import Lineage, stops_of
 from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.running import Running
 from kvarena.storage.storage import Storage
-from kvarena.terms.lifetimes import NEVER, Full, Lifetime, floor_reaches, on_grid, prefix_floor
+from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid
 from kvarena.terms.ports import IntArray
 
 
@@ -76,10 +74,12 @@ class PrefixCache(Relaxing, Protocol):
         priority: int = 0,
         origin: Any = None,
         after: Any = None,
+        lock: bool = False,
     ) -> Inserted:
         """The row's first tokens are the cache's, with the state after them where there is one.
 
-        ``after``: the locked entry that the row reads.
+        ``after``: the locked entry that the row reads. ``lock``: it reads the new one from here on, which is locked in
+        the stead of ``after``.
         """
         ...
 
@@ -135,7 +135,7 @@ class Prefixes:
         self._slots = storage.plan.slots is not None
         self._grid = storage.sizing.limits.grid
         self._windows = [pool for pool in storage.plan.token_pools if not isinstance(pool.lifetime, Full)]
-        self._reaches = _PastWindows(storage.plan, self._grid)
+        self._reaches = PastWindows(storage.plan, self._grid)
         self._relax_at: IntArray = np.full(len(storage.requests), NEVER, dtype=np.int64)
         self._narrowed_at: IntArray = np.zeros(len(storage.requests), dtype=np.int64)
 
@@ -255,11 +255,7 @@ class Prefixes:
 
     def _can_land(self, row: int, tokens: int) -> bool:
         """Whether the row still has every page that a request needs which starts at ``tokens``."""
-        count, pages = tokens // self._page, self._storage.requests.pages[row]
-        return all(
-            self._storage.sharing.bound(pool.name, pages[_needed(pool.lifetime, tokens, count, self._page)]).all()
-            for pool in self._windows
-        )
+        return self._storage.sharing.can_start(self._storage.requests.pages[row, : tokens // self._page], tokens)
 
     def _insert(self, job: Job, tokens: int, state: int | None) -> bool:
         """The row's first tokens are the cache's; whether they are to be cached at all."""
@@ -271,10 +267,8 @@ class Prefixes:
         inserted = self.cache.insert(
             row, keys, tokens,
             namespace=request.namespace, state=state, priority=request.priority, origin=origin, after=job.entry,
+            lock=True,
         )  # fmt: skip
-        self.cache.lock(inserted.entry)
-        if job.entry is not None:
-            self.cache.unlock(job.entry, relaxed=job.relaxed)
         self._hold(row, job, inserted.entry, tokens)
         return True
 
@@ -285,7 +279,7 @@ class Prefixes:
         self._relax_at[row] = self._reaches(tokens)
 
 
-class _PastWindows:
+class PastWindows:
     """At which length a row needs no window row below so many tokens: that of the window that lets go last.
 
     At once where there are states alone to let go of, and never where there is nothing.
@@ -295,18 +289,15 @@ class _PastWindows:
         lifetimes = [on_grid(pool.lifetime, grid) for pool in plan.token_pools]
         self._lifetimes = [lifetime for lifetime in lifetimes if not isinstance(lifetime, Full)]
         self._without = 0 if plan.slots else NEVER
+        self._known: dict[int, int] = {}  # one for each page of a context at most
 
     def __call__(self, tokens: int) -> int:
+        found = self._known.get(tokens)
+        if found is None:
+            found = self._known[tokens] = self._reached(tokens)
+        return found
+
+    def _reached(self, tokens: int) -> int:
         rows = np.array([tokens])
         lengths = [floor_reaches(lifetime, rows) for lifetime in self._lifetimes]
         return max((NEVER if found is None else int(found[0]) for found in lengths), default=self._without)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _needed(lifetime: Lifetime, tokens: int, count: int, page_tokens: int) -> IntArray | slice:
-    """Which of a sequence's first pages a query at ``tokens`` still needs, as an index."""
-    floor = prefix_floor(lifetime, np.array([tokens]))
-    if floor is not None:
-        return slice(int(floor[0]) // page_tokens, count)
-    gone = {page for pages in whole_pages(lifetime.retired(0, tokens), page_tokens) for page in pages}
-    return np.array([page for page in range(count) if page not in gone], dtype=np.int64)

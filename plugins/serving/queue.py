@@ -3,9 +3,7 @@
 from bisect import bisect_left, insort
 from itertools import islice
 
-from kvarena.plugins.serving.job import QUEUED, Job
-
-Key = tuple[int, bool, float, int]
+from kvarena.plugins.serving.job import QUEUED, Job, Key
 
 
 class Queue:
@@ -20,7 +18,7 @@ class Queue:
 
     def add(self, job: Job) -> None:
         """The job waits from now on."""
-        key = _key(job)
+        key = job.key = _key(job)
         job.place = QUEUED
         self._jobs[key] = job
         insort(self._keys, key)
@@ -35,7 +33,7 @@ class Queue:
 
     def remove(self, job: Job) -> None:
         """The job waits no more."""
-        key = _key(job)
+        key = job.key
         del self._jobs[key]
         del self._keys[bisect_left(self._keys, key)]
 

@@ -35,7 +35,8 @@ class Attempt:
 class Served:
     """One request's fate. Times in seconds of the loop's clock; None where it never came so far.
 
-    ``clipped``: memory or the context held only a shorter output than was asked for. ``cached_tokens``: what a prefix
+    ``waited``: it first started later than in the step of its arrival. ``clipped``: memory or the context held only a
+    shorter output than was asked for. ``cached_tokens``: what a prefix
     cache had of the tokens that its admissions needed. ``attempts`` has the forwards of each admission; a retraction
     starts the next one, with the tokens generated before as part of the prompt. Empty where the loop was not asked to
     keep them.
@@ -102,8 +103,12 @@ class CacheUse:
 
 @attrs.frozen
 class Report:
-    """A whole run. ``seconds`` is the loop's clock; ``memory_cpu_seconds`` is processor time of the
-    loop's thread inside kvarena, ``runner_seconds`` wall time inside the runner. ``cache`` is None without one."""
+    """A whole run: ``served`` are the records that nobody had taken, by request id, and ``waits`` those of them that
+    waited; all else is counted since the loop was made.
+
+    ``seconds`` is the loop's clock; ``memory_cpu_seconds`` is processor time of the loop's thread inside kvarena,
+    ``runner_seconds`` wall time inside the runner. ``cache`` is None without one.
+    """
 
     served: tuple[Served, ...]
     bands: tuple[BandUse, ...]

@@ -63,7 +63,7 @@ class Running:
             self._joined = [row for row in self._joined if row in self.jobs]
             self._left = False
         if self._joined:
-            self._order = np.append(self._order, self._joined)
+            self._order = np.concatenate((self._order, self._joined))
             self._order_stamps = self.stamp[self._order]
             self._joined.clear()
         return self._order
@@ -75,17 +75,21 @@ class Running:
         short would move the grid that admission priced. A row that waits for the result of its last token does not.
         """
         rows = self.rows()
-        starts, known = lengths[rows], self.known[rows]
-        rest = known - starts
-        if rest.max(initial=0) <= 1:
-            stops, chosen = known, rest > 0
-        else:
-            stops = self._cut(rows, starts, chunk_stops(starts, known, self.chunk[rows], self._grid))
-            prefills = np.where(rest > 1, stops - starts, 0)
-            chosen = (rest == 1) | ((rest > 1) & (prefills.cumsum() <= step_tokens))
+        starts, stops = lengths[rows], self.known[rows]
+        rest = stops - starts
+        chosen = rest > 0
+        prefills = (rest > 1).nonzero()[0]
+        if len(prefills):
+            ends = self._chunk(rows[prefills], starts[prefills], stops[prefills])
+            stops[prefills] = ends
+            chosen[prefills] = (ends - starts[prefills]).cumsum() <= step_tokens
         if chosen.all():
             return rows, stops
         return rows[chosen], stops[chosen]
+
+    def _chunk(self, rows: IntArray, starts: IntArray, known: IntArray) -> IntArray:
+        """Where the next chunks of these rows' prompts end."""
+        return self._cut(rows, starts, chunk_stops(starts, known, self.chunk[rows], self._grid))
 
     def _cut(self, rows: IntArray, starts: IntArray, stops: IntArray) -> IntArray:
         """Chunks with a cut in them stop there; the next one has the rest, so that no step holds more than without."""

@@ -44,6 +44,7 @@ class Seats:
         *,
         prefixes: Prefixes | None,
         checkpoints: Checkpoints | None,
+        keep_forwards: bool,
     ) -> None:
         self.running = running
         self.prefixes = prefixes
@@ -52,6 +53,7 @@ class Seats:
         self._storage = storage
         self._admission = admission
         self._counts = counts
+        self._keep_forwards = keep_forwards
 
     def start(self, group: Sequence[Starting], now: float) -> None:
         """Open rows for these, all at once."""
@@ -62,21 +64,26 @@ class Seats:
         begun = [Begun(row, job, match) for row, (job, _, match) in zip(rows.tolist(), group, strict=True)]
         if self.prefixes is not None:
             self.prefixes.begin(begun)
+        chunk_tokens, tells, prompts, reused = self._admission.prices.chunk_tokens, tells_debug(), 0, 0
         for (row, job, match), (_, answer, _) in zip(begun, group, strict=True):
-            cached = match.tokens if match is not None else 0
-            job.admitted_at = now if job.admitted_at is None else job.admitted_at
-            job.started, job.in_full = (job.known_tokens, job.tokens_left, cached), False
+            cached, known = 0 if match is None else match.tokens, job.known_tokens
+            if job.admitted_at is None:
+                job.admitted_at = now
+                job.waited = job.queued_at_step < self._counts.steps
+                self._counts.waits += job.waited
+            job.started, job.in_full = (known, job.tokens_left, cached), False
             job.cached_tokens += cached
-            if not job.waited and job.queued_at_step < self._counts.steps:
-                job.waited = True
-                self._counts.waits += 1
-            job.trials.append(self.prefixes.trial(match) if self.prefixes is not None else Trial())
-            self.running.add(row, job, answer.chunk_tokens or self._admission.prices.chunk_tokens, cached)
-            self._counts.admitted += 1
-            self._counts.prompt_tokens += job.known_tokens
-            self._counts.cached_tokens += cached
-            if tells_debug():
+            if self._keep_forwards:
+                job.trials.append(self.prefixes.trial(match) if self.prefixes is not None else Trial())
+            self.running.add(row, job, answer.chunk_tokens or chunk_tokens, cached)
+            prompts += known
+            reused += cached
+            if tells:
                 _log.debug("request_admitted", request=job.request.id, row=row, cached=cached, charge=answer.charge)
+
+        self._counts.admitted += len(group)
+        self._counts.prompt_tokens += prompts
+        self._counts.cached_tokens += reused
 
     def keep(self, job: Job, pending: Pending) -> None:
         """The result of the forward that made a checkpoint has come: the cache gets it."""

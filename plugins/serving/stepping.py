@@ -9,11 +9,14 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from kvarena.admission.admission import Admission
 from kvarena.planning.demand import Demand, Purpose
 from kvarena.plugins.serving.counts import Counts
 from kvarena.plugins.serving.ends import Ends
 from kvarena.plugins.serving.job import Job
+from kvarena.plugins.serving.queue import Queue
 from kvarena.plugins.serving.seats import Seats
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.storage import Storage
@@ -23,6 +26,8 @@ from kvarena.terms.lifetimes import Full
 from kvarena.terms.ports import IntArray
 
 _log = event_log()
+
+_NOWHERE: IntArray = np.empty(0, dtype=np.int64)
 
 Land = Callable[[], bool]
 """Processes the oldest forward in flight; False where there is none."""
@@ -34,27 +39,34 @@ class Stepping:
     Always: of those that run, one is left whatever happens, and is served or ends with the sum
     """
 
-    def __init__(self, storage: Storage, admission: Admission, seats: Seats, ends: Ends, counts: Counts) -> None:
+    def __init__(
+        self, storage: Storage, admission: Admission, queue: Queue, seats: Seats, *, ends: Ends, counts: Counts
+    ) -> None:
         self._storage = storage
         self._admission = admission
+        self._queue = queue
         self._seats = seats
         self._ends = ends
         self._counts = counts
         self._names = storage.plan.names
         self._has_windows = any(not isinstance(pool.lifetime, Full) for pool in storage.plan.token_pools)
 
-    def take(self, step_tokens: int, land: Land) -> IterationIds | None:
-        """Pages for the whole batch, however much has to give way; None where nobody has anything to run."""
+    def take(self, step_tokens: int, land: Land) -> tuple[IterationIds, IntArray] | None:
+        """Pages for the whole batch, however much has to give way; None where nobody has anything to run.
+
+        With the ids, the places in the batch where a checkpoint is due.
+        """
         evicted = gave_up = False
         while True:
             rows, stops = self._seats.running.compose(self._storage.requests.lengths, step_tokens)
             if not len(rows):
                 return None
-            if not gave_up:
-                self._prepare(rows, stops)
+            due = self._due(rows, stops)
+            if len(due) and not gave_up and self._seats.checkpoints is not None:
+                self._seats.checkpoints.prepare(rows[due])
             ids = self._storage.step(rows, stops)
             if not isinstance(ids, Refused):
-                return ids
+                return ids, due
             if not evicted and self._evict(ids):
                 evicted = True
             elif land():
@@ -65,22 +77,25 @@ class Stepping:
                 self._retract(ids)
                 evicted = False
 
-    def settle(self, rows: IntArray) -> None:
-        """These rows' prompts are launched whole: from here on they are charged what they may hold as they decode."""
-        if not self._has_windows or not len(rows):
+    def settle(self, rows: IntArray, stops: IntArray) -> None:
+        """Of these rows, launched to these lengths, some have their prompts launched whole.
+
+        From here on they are charged what they may hold as they decode.
+        """
+        if not self._has_windows:
+            return
+        rows = rows[stops == self._seats.running.prompts[rows]]
+        if not len(rows):
             return
         jobs = [self._seats.running.jobs[row] for row in rows.tolist()]
         self._admission.recharge(rows, [self._rest(job, Purpose.DECODE_PREALLOC) for job in jobs])
 
     # -- inside
 
-    def _prepare(self, rows: IntArray, stops: IntArray) -> None:
-        """Slots for the checkpoints that this step makes."""
+    def _due(self, rows: IntArray, stops: IntArray) -> IntArray:
+        """Where the step completes a grid point whose tokens may be cached."""
         checkpoints, prefixes = self._seats.checkpoints, self._seats.prefixes
-        if checkpoints is not None and prefixes is not None:
-            due = checkpoints.due(rows, stops, prefixes.kept_max)
-            if len(due):
-                checkpoints.prepare(rows[due])
+        return _NOWHERE if checkpoints is None or prefixes is None else checkpoints.due(rows, stops, prefixes.kept_max)
 
     def _evict(self, refused: Refused) -> bool:
         """Let the cache make room for a refused step."""
@@ -103,7 +118,7 @@ class Stepping:
         job.retractions += 1
         self._counts.retractions += 1
         _log.info("request_retracted", request=job.request.id, generated=job.generated, reason=str(refused))
-        self._ends.again(job)
+        self._queue.add(job)
         # the guess was too low: those that go on are charged in full, so that nobody is let in on it again
         rows = running.rows()
         jobs = [running.jobs[row] for row in rows.tolist()]

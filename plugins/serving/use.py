@@ -1,12 +1,41 @@
 """What the loop measures as it goes: units held per band, and the time inside kvarena and the runner."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from kvarena.chain.chain import Chain
 from kvarena.chain.describe import stats
 from kvarena.plugins.serving.report import BandUse
+
+
+class RunnerTime:
+    """``with`` it, the runner works: wall time, and the processor time of this thread, which is not kvarena's own."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.cpu_seconds = 0.0
+        self._began = self._cpu = 0.0
+
+    def __enter__(self) -> None:
+        self._began, self._cpu = time.perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu_seconds += time.thread_time() - self._cpu
+        self.seconds += time.perf_counter() - self._began
+
+
+class MemoryTime:
+    """``with`` it, kvarena works: processor time of this thread alone, without the runner's in it."""
+
+    def __init__(self, runner: RunnerTime) -> None:
+        self.seconds = 0.0
+        self._runner = runner
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.thread_time() - self._runner.cpu_seconds
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.thread_time() - self._runner.cpu_seconds - self._began
 
 
 class UseMeter:
@@ -18,34 +47,12 @@ class UseMeter:
         self._peaks = [0] * len(names)
         self._areas = [0.0] * len(names)
         self._seconds = 0.0
-        self.memory_seconds = 0.0
-        self.runner_seconds = 0.0
-        self._runner_cpu = 0.0
-        self._inside = False
+        self.runner_time = RunnerTime()
+        self.memory_time = MemoryTime(self.runner_time)
 
-    @contextmanager
-    def memory_time(self) -> Iterator[None]:
-        """Count the processor time of a block, of this thread alone, as kvarena's own; without the runner's in it."""
-        if self._inside:
-            yield
-            return
-        self._inside = True
-        began = time.thread_time() - self._runner_cpu
-        try:
-            yield
-        finally:
-            self.memory_seconds += time.thread_time() - self._runner_cpu - began
-            self._inside = False
-
-    @contextmanager
-    def runner_time(self) -> Iterator[None]:
-        """Count the wall time of a block as the runner's."""
-        began, cpu = time.perf_counter(), time.thread_time()
-        try:
-            yield
-        finally:
-            self._runner_cpu += time.thread_time() - cpu
-            self.runner_seconds += time.perf_counter() - began
+    def measures(self, chain: Chain) -> bool:
+        """Whether this is the chain whose use is counted."""
+        return chain is self._chain
 
     def held(self) -> list[int]:
         """The units that live in each band now, in chain order."""
@@ -54,9 +61,11 @@ class UseMeter:
     def count(self, held: list[int], seconds: float) -> None:
         """The bands held so much for so long."""
         self._seconds += seconds
+        peaks, areas = self._peaks, self._areas
         for index, live in enumerate(held):
-            self._peaks[index] = max(self._peaks[index], live)
-            self._areas[index] += live * seconds
+            if live > peaks[index]:
+                peaks[index] = live
+            areas[index] += live * seconds
 
     def bands(self) -> tuple[BandUse, ...]:
         """Each band's use, in chain order."""

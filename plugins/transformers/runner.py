@@ -19,7 +19,7 @@ from kvarena.ledger.steps import Forward
 from kvarena.plugins.serving.port import Batch, Chunk, Outcome, Request
 from kvarena.plugins.transformers.geometry import CACHE_ARGUMENT, KV, STATE, layers_of, plain_cache
 from kvarena.plugins.transformers.layers import arena_layers
-from kvarena.plugins.transformers.memory import KeptIds, RowMemory, views_of
+from kvarena.plugins.transformers.memory import KeptIds, RowMemory, Views, views_of
 from kvarena.plugins.transformers.tokens import Transcript, Transcripts
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import InvariantError, KvarenaError
@@ -51,7 +51,7 @@ class ModelRunner:
         self._layers = layers_of(storage.plan, len(self._kinds))
         check_servable(model, self._kinds, self._layers)
         self._storage = storage
-        self._views = views_of(storage)
+        self._views, self._viewed = views_of(storage), storage.chain
         storage.at_release.append(self._forget_views)
         self._seconds = step_seconds, token_seconds
         self._transcripts = Transcripts()
@@ -67,7 +67,7 @@ class ModelRunner:
         """
         chunks = tuple(batch.chunks())
         transcripts = [self._transcript(chunk.request) for chunk in chunks]
-        memory = RowMemory(self._views, self._storage.plan.page_tokens)
+        memory = RowMemory(self._views_of_now(), self._storage.plan.page_tokens)
         timeline = self._storage.chain.ledger.timeline
         flight = _Flight(chunks, np.zeros(len(chunks), dtype=np.bool_), torch.get_num_threads())
         self._storage.forwards.run(forward, partial(self._run, flight, transcripts, memory, KeptIds.of(batch.ids)))
@@ -96,6 +96,19 @@ class ModelRunner:
     def keys(self, request: Request, count: int) -> IntArray | None:
         """The first ``count`` tokens, int64 (count,): a read-only view, not to be kept. None without a prompt."""
         return self._transcripts.keys(request, count)
+
+    def forget(self, request_id: int) -> None:
+        """The tokens of a request that is over are not needed any more: a server calls this once it has read them.
+
+        Those of all others stay, for a report may be checked when all is over; so they grow with every request.
+        """
+        self._transcripts.forget(request_id)
+
+    def _views_of_now(self) -> Views:
+        """The views of the arena; made anew where it was resized since."""
+        if self._viewed is not self._storage.chain:
+            self._views, self._viewed = views_of(self._storage), self._storage.chain
+        return self._views
 
     def _transcript(self, request: Request) -> Transcript:
         """The tokens of a request that is to be run."""

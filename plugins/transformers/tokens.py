@@ -53,7 +53,7 @@ class Transcript:
 
 
 class Transcripts:
-    """The transcripts of a runner's requests, by request id. They stay: a report may be checked when all is over."""
+    """The transcripts of a runner's requests, by request id. They stay until forgotten: reports are checked."""
 
     def __init__(self) -> None:
         self._known: dict[int, Transcript] = {}
@@ -66,6 +66,10 @@ class Transcripts:
         if known is None or not (known.prompt is request.prompt or known.prompt == request.prompt):
             known = self._known[request.id] = Transcript.of(request.prompt, request.output_tokens)
         return known
+
+    def forget(self, request_id: int) -> None:
+        """Nobody will ask for this request any more; where it is not known, nothing happens."""
+        self._known.pop(request_id, None)
 
     def sampled(self, request_id: int) -> tuple[int, ...]:
         """What was sampled for a request so far; nothing where it is not known."""

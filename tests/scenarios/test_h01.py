@@ -62,7 +62,7 @@ def test_the_pair_is_asked_for_and_evicted_for_as_a_pair() -> None:
         assert tagged.reads(name, y, range(4))
     storage.close(y)
     admission.forget(y)
-    cache.evict(lambda: True)
+    cache.evict(lambda _: True)
     assert cache.evicted == ["E1", "E2"]
     assert chain.feasible((5, 5))
     assert not chain.feasible((5, 6))

@@ -7,9 +7,9 @@ import numpy as np
 from kvarena.plugins.stress.stage.props import Check, Props, Request, Units, Write, distinct
 from kvarena.plugins.stress.stage.tags import PoolTags
 from kvarena.storage.iteration_ids import IterationIds
-from kvarena.storage.requests import UNBOUND
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.lifetimes import NEVER, Full, floor_reaches, on_grid, prefix_floor
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 
 Only = Mapping[int, Iterable[int]]

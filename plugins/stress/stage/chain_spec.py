@@ -19,6 +19,7 @@ from kvarena.assembly.config import (
     choice_of,
 )
 from kvarena.assembly.loader import make, make_eviction
+from kvarena.assembly.places import Places
 from kvarena.planning.charges import Charges
 from kvarena.planning.packing import usable_range
 from kvarena.planning.plan import Plan
@@ -129,9 +130,10 @@ def open_stage(spec: ChainSpec, backend: Choice, catalog: Catalog, source: str) 
     """
     layers = layers_of(spec, catalog, source)
     config = _config(spec, backend, 1)
-    plan = plan_arena(layers, config.arena)
+    with _places(source).planning():
+        plan = plan_arena(layers, config.arena)
     memory = spec.memory or _budget(spec, plan, source)
-    storage = build_storage(layers, _config(spec, backend, memory), catalog, source=source)
+    storage = build_storage(layers, _config(spec, backend, memory), catalog, source=_places(source))
     if len(storage.requests) < spec.requests:
         there = len(storage.requests)
         storage.release()
@@ -141,7 +143,7 @@ def open_stage(spec: ChainSpec, backend: Choice, catalog: Catalog, source: str) 
         )
     return Stage(
         storage, chunk_tokens=spec.chunk, host_places=spec.host_places, output_fraction=spec.output_fraction,
-        eviction=make_eviction(catalog, spec.prefix, source),
+        eviction=make_eviction(catalog, spec.prefix, _places(source)),
     )  # fmt: skip
 
 
@@ -155,6 +157,15 @@ def _config(spec: ChainSpec, backend: Choice, memory: int) -> StorageConfig:
     return StorageConfig(arena=arena, backend=backend, policies=spec.policies, prefix=spec.prefix, checks=checks)
 
 
+def _places(source: str) -> Places:
+    """Where a scenario says what a config says in other places."""
+    keys = {"arena.memory": "memory", "arena.page_tokens": "page_tokens", "arena.context_tokens": "context"}
+    keys |= {"arena.max_running": "requests", "arena.slots_per_request": "slots_per_request", "arena.owner": "owner"}
+    keys |= {f"prefix.{name}": f"prefix.{name}" for name in ("checkpoint_tokens", "eviction", "strategy")}
+    keys |= {f"policies.{name}": f"policies.{name}" for name in ("holes", "compaction", "placement")}
+    return Places(source, {theirs: f"{source}: chain.{ours}" for theirs, ours in keys.items()})
+
+
 def _budget(spec: ChainSpec, plan: Plan, source: str) -> int:
     """The budget whose arena leaves exactly the units that were asked for between its sinks.
 
@@ -166,7 +177,7 @@ def _budget(spec: ChainSpec, plan: Plan, source: str) -> int:
     for arena_bytes in range(wanted, wanted + 3 * most + spec.unit, spec.unit):
         if len(usable_range(plan, arena_bytes)) == wanted:
             config = _config(spec, Choice("host"), 1)
-            limits = limits_of(config.arena, config.prefix, plan, source=source)
+            limits = limits_of(config.arena, config.prefix, plan, source=_places(source))
             return arena_bytes + sum(Charges(plan, arena_bytes, limits).fixed(spec.requests, arena_bytes).values())
     raise ConfigError(
         f"{source}: chain.arena: no arena leaves exactly {spec.arena} units beside the sinks, as pages lie on grids "

@@ -12,8 +12,8 @@ from kvarena.plugins.stress.stage.keys import Keys
 from kvarena.plugins.stress.stage.props import NO_PAGES, Finding, Props, Request
 from kvarena.plugins.stress.stage.told import Told
 from kvarena.plugins.stress.stage.wishes import Wish, Wishes
-from kvarena.storage.requests import UNBOUND
 from kvarena.terms.errors import ConfigError
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import Eviction, IntArray
 
 EVICTABLE_LIES = "evictable_is_not_what_comes_back"
@@ -133,9 +133,11 @@ class Entries:
         table, count = props.storage.requests, tokens // props.maps.paging.tokens
         own, handed = table.pages[row, :count].copy(), int(table.handed[row])
         bound = {tags.name: self._every_bound(tags.name) for tags in props.tags.token_pools}
+        has_state = state is not None or props.maps.slots_name is None
+        passes = goes_on and has_state and props.storage.sharing.can_start(own, tokens)  # then somebody can start there
         inserted = tree.insert(
             row, request.keys.first(tokens), tokens,
-            namespace=request.keys.namespace, state=state, after=reading if goes_on else None,
+            namespace=request.keys.namespace, state=state, after=reading if goes_on else None, lock=passes,
         )  # fmt: skip
         theirs = table.pages[row, :count]
         for tags in props.tags.token_pools:  # pages that changed their id: what they hold went with them
@@ -152,10 +154,12 @@ class Entries:
             self.told.state(request.keys, count, state)
         entry = Entry(name, request.keys, tokens, inserted.entry, theirs.copy(), lands)
         self.known[name] = entry
-        if lands and goes_on:
+        if passes:
+            self._read(request, entry.landing)
+        elif lands and goes_on:
             tree.lock(entry.landing)
             self.leave(request)
-            request.reading = entry.landing
+            self._read(request, entry.landing)
         return entry
 
     def ids_of(self, entry: Entry) -> dict[str, IntArray]:
@@ -174,7 +178,11 @@ class Entries:
         """The request reads the cache no more, or what it has just put there."""
         if request.reading is not None:
             self.tree.unlock(request.reading, relaxed=request.is_relaxed)
-        request.reading, request.is_relaxed, request.narrowed = None, False, 0
+        self._read(request, None)
+
+    def _read(self, request: Request, landing: Landing | None) -> None:
+        """The request reads this from here on, locked as for a start, or nothing."""
+        request.reading, request.is_relaxed, request.narrowed = landing, False, 0
 
     # -- what goes
 
@@ -193,7 +201,7 @@ class Entries:
             del self.known[entry]
         else:
             asked = iter(range(1, pieces)) if pieces else None
-            self.tree.evict(lambda: asked is not None and next(asked, None) is None)
+            self.tree.evict(lambda _: asked is not None and next(asked, None) is None)
         if not entry:  # a policy may not know that this one could go by itself
             self._compare(before, live, everything=not pieces)
         return [entry] * bool(entry) + self.gone()
@@ -242,7 +250,7 @@ class Port:
         """The units that come back if everything that is not locked is evicted."""
         return self._entries.tree.evictable() if self._entries.is_open else self._entries.nothing
 
-    def evict(self, enough: Callable[[], bool]) -> None:
+    def evict(self, enough: Callable[[tuple[int, ...]], bool]) -> None:
         """Give back what goes first, until it is enough."""
         if self._entries.is_open:
             self._entries.tree.evict(enough)

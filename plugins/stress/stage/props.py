@@ -11,9 +11,9 @@ from kvarena.plugins.prefix_tree import Entry as Landing
 from kvarena.plugins.stress.stage.keys import Keys
 from kvarena.plugins.stress.stage.tags import Mismatch, PoolTags, Tags, spelled
 from kvarena.storage.iteration_ids import Maps
-from kvarena.storage.requests import UNBOUND
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import ConfigError, nearest
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray, Touch
 
 NO_PAGES: IntArray = np.empty(0, dtype=np.int64)

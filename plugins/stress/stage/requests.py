@@ -12,9 +12,9 @@ from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.keys import Keys
 from kvarena.plugins.stress.stage.props import Check, Pending, Props, Request, Units, Write, born
 from kvarena.plugins.stress.stage.tags import BLANK, value_tag, word_tag
-from kvarena.storage.requests import UNBOUND
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError, nearest
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 
 

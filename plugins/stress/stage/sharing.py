@@ -12,9 +12,9 @@ from kvarena.plugins.stress.stage.entries import Entries
 from kvarena.plugins.stress.stage.forwards import Forwards
 from kvarena.plugins.stress.stage.props import Pending, Props, Request
 from kvarena.plugins.stress.stage.requests import Requests
-from kvarena.storage.requests import UNBOUND
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
+from kvarena.terms.numbers import UNBOUND
 
 CACHED, SKIPPED, TAKEN, HELD = "cached", "skipped", "taken", "held"
 

@@ -30,6 +30,27 @@ class Mismatch(NamedTuple):
     found: int
 
 
+class FarRows:
+    """Bytes that the host does not see, a GPU's: what is looked at is fetched, what is written is sent there."""
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+
+    def __getitem__(self, at: Any) -> Any:
+        return np.asarray(self._view[at].cpu())
+
+    def __setitem__(self, at: Any, content: Any) -> None:
+        self._view[at] = self._view.new_tensor(content)
+
+
+def rows_of(view: Any) -> Any:
+    """A device's view as an array: of the host, where the bytes lie there."""
+    try:
+        return np.asarray(view)
+    except TypeError:  # what torch says of a tensor that the host does not see
+        return FarRows(view)
+
+
 class PoolTags:
     """The bytes of one sub-pool as rows of pages, and what the rows of each id's page should hold.
 
@@ -51,8 +72,9 @@ class PoolTags:
         self._filled_from = min(TAG_BYTES, self.row_bytes) if pool.is_slots else self.row_bytes
         pages = storage.sizing.arena_bytes // pool.unit_bytes
         view = FieldView("uint8", (self.row_bytes,), self.rows, 0, pool.unit_bytes, pages)
-        self.bytes: Any = np.asarray(storage.device.view(view))
-        is_whole = not pool.unit_bytes % TAG_BYTES and not self.row_bytes % TAG_BYTES
+        self.bytes: Any = rows_of(storage.device.view(view))
+        is_near = isinstance(self.bytes, np.ndarray)
+        is_whole = is_near and not pool.unit_bytes % TAG_BYTES and not self.row_bytes % TAG_BYTES
         self._words: Any = self.bytes.view("<i8") if is_whole else None
 
     def content(self, tags: IntArray) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kvarena.plugins.prefix_tree import Match
 from kvarena.plugins.stress.stage.keys import Keys
 from kvarena.plugins.stress.stage.props import Finding, Props
-from kvarena.storage.requests import UNBOUND
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 
 OTHER_TOKENS = "other_tokens"

@@ -21,7 +21,7 @@ class Draw:
         self.has_state = any(table.get("lifetime") == "state" for table in world.storage["layers"])
         self.page = int(world.storage["arena"].get("page_tokens") or 16)
         self.few = 3 * self.page
-        self.reach = max((int(table.get(table["lifetime"], 0)) for table in world.storage["layers"]), default=0)
+        self.reach = max((int(table.get(table.get("lifetime"), 0)) for table in world.storage["layers"]), default=0)
         """The longest window: what lies further back is needed by nobody but a cache."""
         prefix = world.storage.get("prefix") or {}
         self.grid = self._grid_of(prefix) if self.has_state and prefix.get("share") else 0

@@ -112,12 +112,12 @@ class Boaster:
         """All that lives."""
         return [shot.live for shot in self.storage.chain.snapshot().bands]
 
-    def evict(self, enough: Callable[[], bool]) -> None:
+    def evict(self, enough: Callable[[tuple[int, ...]], bool]) -> None:
         """Nothing."""
         self.asked += 1
         if self.fails:
             raise RuntimeError("boom")
-        assert not enough()
+        assert not enough((0,))
 
     def lock(self, entry: object) -> None:
         """Nothing to lock."""

@@ -174,7 +174,7 @@ class Relaxed:
         """Nothing: what is asked about here are locks."""
         return [0, 0, 0]
 
-    def evict(self, enough: Callable[[], bool]) -> None:
+    def evict(self, enough: Callable[[tuple[int, ...]], bool]) -> None:
         """Nothing."""
 
     def lock(self, entry: Any, relaxed: bool = False) -> None:

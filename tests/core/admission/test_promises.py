@@ -5,6 +5,7 @@ import pytest
 from storages import FULL, SHORT, STATE, Entries, one_by_one, rows_of, storage_of
 
 from kvarena.admission.admission import TOGETHER, Admission
+from kvarena.planning.demand import expected as expected_of
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Never, Wait
 
@@ -111,7 +112,7 @@ def test_what_a_row_has_beyond_its_charge_is_not_taken_from_others() -> None:
 )
 def test_the_expected_output_is_a_rounded_share(fraction: float, output: int, expected: int) -> None:
     """To the nearest token, and at least one."""
-    assert admission_of(storage_of((FULL,)), fraction=fraction).prices.expected(output) == expected
+    assert expected_of(output, fraction) == expected
 
 
 @pytest.mark.req("ADM-1")

@@ -11,7 +11,7 @@ from storages import FULL, LONG, SHORT, STATE, Entries, nothing_changes, rows_of
 from kvarena.admission import room
 from kvarena.admission.admission import Admission
 from kvarena.chain.chain import Chain
-from kvarena.planning.pricing import feasible as of_pricing
+from kvarena.planning.pricing import serves as of_pricing
 from kvarena.storage.storage import Storage
 from kvarena.terms.answers import Admit, Refused, Wait
 
@@ -50,7 +50,7 @@ def questions(patch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     asked: list[object] = []
     of_chain = Chain.feasible
 
-    def feasible(snapshot: object, demand: object) -> bool:
+    def serves(snapshot: object, demand: object) -> bool:
         asked.append(demand)
         return of_pricing(snapshot, demand)  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ def questions(patch: pytest.MonkeyPatch) -> Iterator[list[object]]:
         return of_chain(chain, demand)
 
     with patch.context() as patched:
-        patched.setattr(room, "feasible", feasible)
+        patched.setattr(room, "serves", serves)
         patched.setattr(Chain, "feasible", chain_feasible)
         yield asked
 
@@ -110,7 +110,7 @@ def test_what_is_remembered_never_changes_an_answer(data: st.DataObject, memory:
         elif act == "unlock" and entry and cache.locks.get(entry):
             cache.unlock(entry)
         elif act == "evict":
-            cache.evict(lambda: True)
+            cache.evict(lambda _: True)
         elif act == "withdraw" and promises:
             admission.withdraw(promises.pop())
         else:

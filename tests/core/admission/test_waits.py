@@ -156,7 +156,7 @@ def test_a_wait_knows_the_longest_prompt_that_would_fit(
     admission.promise(first.charge)
     answer = admission.ask(prompt, output)
     longest = max((tokens for tokens in range(1, 60) if isinstance(admission.ask(tokens, output), Admit)), default=0)
-    cache.evict(lambda: False)
+    cache.evict(lambda _: False)
     admission.withdraw(first.charge)
     if isinstance(answer, Wait):
         assert answer.largest_prompt == longest < prompt

@@ -11,8 +11,9 @@ from kvarena.assembly.build import build_storage, limits_of, plan_arena
 from kvarena.assembly.config import ArenaConfig, PoliciesConfig, PrefixConfig, StorageConfig
 from kvarena.backends.host import HostDevice
 from kvarena.layouts.mha import Mha
-from kvarena.planning.charges import Limits
+from kvarena.planning.charges import ROW_COLUMNS, Limits
 from kvarena.planning.plan import Plan
+from kvarena.storage.requests import RequestTable
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.layers import Layer, Part
@@ -91,6 +92,9 @@ def plan_of(*kinds: Lifetime, page_tokens: int = 16) -> Plan:
         ((State(), Full()), {"checkpoint_tokens": 96}, (96, 2, 0)),
         ((State(128), Window(8), Full()), {}, (128, 2, 0)),
         ((State(100), Full()), {}, (112, 2, 0)),  # the layers' own, raised to whole pages
+        ((State(96), State(64), Full()), {}, (192, 2, 0)),  # theirs, where all of them and a page end
+        ((State(24), State(), State(20), Full()), {}, (240, 2, 0)),
+        ((State(1021), State(1031), Full()), {"checkpoint_tokens": 32}, (32, 2, 0)),
         ((State(128), Full()), {"checkpoint_tokens": 32}, (32, 2, 0)),
         ((Window(8), Full()), {}, (None, 1, 0)),
     ],
@@ -117,6 +121,42 @@ def test_a_grid_that_cuts_pages_names_both_and_the_cure() -> None:
         limits_of(ArenaConfig(memory=1 << 20), config, plan_of(State(), Full()), source="q.toml")
     config = attrs.evolve(config, share=False)  # then nothing is kept, and nothing refused
     assert limits_of(ArenaConfig(memory=1 << 20), config, plan_of(State(), Full())).grid is None
+
+
+@pytest.mark.req("CKP-1")
+def test_intervals_that_meet_nowhere_in_reach_are_named_with_the_cure() -> None:
+    """Layers that may be copied every 1,021 and every 1,031 tokens have a grid of 16 million in common: nobody's."""
+    why = (
+        r"^q\.toml: prefix\.checkpoint_tokens: the layers' checkpoint_interval are 1,021, 1,031, which meet with pages "
+        r"of 16 tokens at no multiple up to 1,048,576; give them ones that divide each other, or a grid here$"
+    )
+    with pytest.raises(ConfigError, match=why):
+        limits_of(
+            ArenaConfig(memory=1 << 20),
+            PrefixConfig(share=True),
+            plan_of(State(1031), State(1021), Full()),
+            source="q.toml",
+        )
+
+
+@pytest.mark.req("BLD-3")
+def test_the_host_s_bookkeeping_is_counted_as_it_is_kept() -> None:
+    """A row costs what the request table's arrays have for it: no fewer, and not a column more than is there."""
+
+    def row_bytes(rows: int) -> int:
+        table = RequestTable(rows, 5, pools=3, slots_per_row=2, spare_slots=1)
+        parts = (table, table.away, table.fresh)
+        arrays = {
+            id(found if found.base is None else found.base): found if found.base is None else found.base
+            for part in parts
+            for found in vars(part).values()
+            if isinstance(found, np.ndarray)
+        }
+        return sum(array.nbytes for array in arrays.values())
+
+    a_row = (row_bytes(1064) - row_bytes(1000)) / 64
+    numbers = 5 + 3 + 3 + ROW_COLUMNS  # pages, slots, sub-pools, and the rest
+    assert numbers * 8 - 8 < a_row <= numbers * 8
 
 
 @pytest.mark.req("CKP-1")

@@ -138,6 +138,9 @@ def test_an_eviction_policy_is_made_by_name(catalog: Catalog, name: str) -> None
     [
         ("prefix.eviction", "nearest", "'nearest' is no eviction policy, it has no 'splits'; choose one of: "),
         ("prefix.eviction", "lrv", "no policy is named 'lrv'; did you mean 'lru'?"),
+        ("prefix.eviction", "nope", "no policy is named 'nope'; choose one of: lfu, lru, priority, worth"),
+        ("prefix.eviction", "none", "'none' is no eviction policy, it has no 'splits'; choose one of: lfu, lru, "),
+        ("policies.holes", "nope", "no policy is named 'nope'; choose one of: nearest, recent"),
         ("policies.holes", "lru", "'lru' is no hole order, it is of another sort; choose one of: nearest, recent"),
     ],
 )

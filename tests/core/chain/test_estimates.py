@@ -148,7 +148,7 @@ class Spy:
         self.look()
         return (0, 0, 9)
 
-    def evict(self, enough: Callable[[], bool]) -> None:
+    def evict(self, enough: Callable[[tuple[int, ...]], bool]) -> None:
         """Nothing is evicted."""
         self.look()
 

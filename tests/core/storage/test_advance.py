@@ -1,5 +1,6 @@
 """Which pages retire as a row advances: at the step in which nobody needs them any more, not before and not later."""
 
+import numpy as np
 import pytest
 from storages import FULL, LONG, SHORT, Storage, nothing_changes, rows_of, storage_of
 from toys import SinksAndWindow
@@ -10,6 +11,7 @@ from kvarena.terms import ranges
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import InvariantError
 from kvarena.terms.lifetimes import Chunk, Lifetime
+from kvarena.terms.ports import IntArray
 
 PAGE = 4
 SINKS = SinksAndWindow(5, 4)
@@ -199,6 +201,52 @@ def test_a_shortened_row_asks_its_lifetime_of_what_lies_ahead_alone() -> None:
     row.shorten(21)
     for length in range(22, 40):
         row.step(length)
+
+
+class TwoSteps:
+    """Four rows behind the last multiple of six; how soon a row goes is said, if at all, by ``told``."""
+
+    own_ids = False
+    name = "two-steps"
+    rank = (1, -3)
+
+    def floor(self, lengths: IntArray) -> IntArray:
+        """The first row still needed."""
+        return np.maximum(lengths // 6 * 6 - 4, 0)
+
+    def entries(self, length: int) -> int:
+        """From the floor of the query before."""
+        return length - int(self.floor(np.array(max(0, length - 1))))
+
+    def retained(self, length: int) -> int:
+        """From the floor on."""
+        return length - int(self.floor(np.array(length)))
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        """Between the floors."""
+        return (range(int(self.floor(np.array(start))), int(self.floor(np.array(stop)))),)
+
+
+class Hasty(TwoSteps):
+    """Tells its lengths, and each too low."""
+
+    name = "hasty"
+
+    def reaches(self, rows: IntArray) -> IntArray:
+        """Of the row itself."""
+        return rows + 1
+
+
+@pytest.mark.req("WIN-1")
+@pytest.mark.parametrize("owner", [False, True], ids=["full owns", "alone"])
+@pytest.mark.parametrize("stride", [1, 5])
+@pytest.mark.parametrize("lifetime", [TwoSteps(), Hasty()], ids=["told nothing", "told wrong"])
+def test_a_lifetime_is_asked_for_its_floor_alone(lifetime: Lifetime, stride: int, owner: bool) -> None:
+    """When pages retire is found from it, whatever else the lifetime says."""
+    row = Row(lifetime, owner=owner)
+    for length in range(stride, 60, stride):
+        row.step(length)
+    assert row.gone
 
 
 def test_the_owner_retires_last() -> None:

@@ -17,6 +17,7 @@ from storages import (
     nothing_changes,
     opened,
     overlapped,
+    own_ids,
     process,
     rows_of,
     run_forward,
@@ -464,7 +465,7 @@ def test_memory_that_is_not_the_copys_is_refused_before_anything_is_on_a_stream(
         copy = loaded(storage, row, 3)
     else:
         stepped(storage, (row, 3))
-        ids = storage.requests.own_ids(rows_of(row))
+        ids = own_ids(storage, row)
         copy = storage.copies.backup(
             {name: storage.chain.bands[name].ids.bound_among(ids) for name in ("full", "window-6")}
         )

@@ -14,6 +14,7 @@ from storages import (
     nothing_changes,
     opened,
     overlapped,
+    own_ids,
     process,
     rows_of,
     run_forward,
@@ -415,7 +416,7 @@ def test_a_storage_that_gave_its_arena_back_is_not_used_through_its_parts() -> N
     """Launches, copies, transfers and reservations stop by the same name as the storage."""
     storage = overlapped(FULL, page_tokens=1)
     row = opened(storage)
-    ids = {"full": storage.requests.own_ids(rows_of(row))}
+    ids = {"full": own_ids(storage, row)}
     storage.release()
     for act in (
         storage.forwards.launch,

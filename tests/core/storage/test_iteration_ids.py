@@ -3,6 +3,7 @@
 import pytest
 from storages import FULL, SHORT, STATE, rows_of, storage_of
 
+from kvarena.storage import iteration_ids
 from kvarena.terms.errors import InvariantError
 
 
@@ -36,8 +37,11 @@ def test_each_sub_pool_is_translated_once_a_step(monkeypatch: pytest.MonkeyPatch
     storage = storage_of((STATE, SHORT, FULL))
     rows, asked = rows_of(storage.open(), storage.open()), []
     written = [(0, at) for at in range(5)] + [(1, at) for at in range(9)]
-    pages = storage.chain.pages
-    monkeypatch.setattr(storage.chain, "pages", lambda name, ids: asked.append(name) or pages(name, ids))
+    for name in storage.plan.names:
+        maps = storage.chain.bands[name].ids
+        monkeypatch.setattr(
+            maps, "pages_of", lambda ids, name=name, look=maps.pages_of: asked.append(name) or look(ids)
+        )  # fmt: skip
     ids = storage.step(rows, rows_of(5, 9))
     assert asked == []
     for _layer in range(3):
@@ -53,9 +57,11 @@ def test_each_sub_pool_is_translated_once_a_step(monkeypatch: pytest.MonkeyPatch
     assert sorted(asked[4:]) == ["state"]
 
 
+@pytest.mark.parametrize("bulk", [0, 10**9], ids=["page by page", "token by token"])
 @pytest.mark.parametrize("page_tokens", [1, 3, 4])
-def test_write_ids_are_pages_and_offsets_in_one(page_tokens: int) -> None:
+def test_write_ids_are_pages_and_offsets_in_one(page_tokens: int, bulk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of prefills and decodes in one batch, of decodes alone, and of nothing at all."""
+    monkeypatch.setattr(iteration_ids, "BULK", bulk)
     storage = storage_of((SHORT, FULL), page_tokens=page_tokens)
     rows = storage.open_batch(3)
     for lengths in ((5, 1, 9), (6, 2, 10), (7, 2, 15), (7, 2, 15), (8, 3, 16)):
@@ -66,6 +72,30 @@ def test_write_ids_are_pages_and_offsets_in_one(page_tokens: int) -> None:
             assert ids.write_ids(name).tolist() == physical
             reads = ids.read_ids(name)
             assert [reads[index, at] for index, at in zip(*ids.write_positions(), strict=True)] == physical
+
+
+@pytest.mark.parametrize("page_tokens", [1, 3, 4])
+def test_tokens_that_are_written_again_are_found_where_they_are(page_tokens: int) -> None:
+    """From the middle of a row on, whichever is asked first: the pages, each once, or the tokens."""
+    storage = storage_of((FULL,), page_tokens=page_tokens)
+    rows, lengths, starts = storage.open_batch(4), rows_of(11, 4, 7, 9), rows_of(5, 4, 0, 8)
+    storage.step(rows, lengths)
+    table = storage.translate(rows).tables["full"]
+    spans = list(zip(starts.tolist(), lengths.tolist(), strict=True))
+    pages = [
+        table[row, page] for row, (start, stop) in enumerate(spans) if stop > start
+        for page in range(start // page_tokens, (stop - 1) // page_tokens + 1)
+    ]  # fmt: skip
+    tokens = [
+        table[row, at // page_tokens] * page_tokens + at % page_tokens
+        for row, span in enumerate(spans) for at in range(*span)
+    ]  # fmt: skip
+    assert storage.translate(rows, starts).write_ids("full").tolist() == tokens
+    ids = storage.translate(rows, starts)
+    assert ids.written_pages("full").tolist() == pages
+    assert ids.write_ids("full").tolist() == tokens
+    assert ids.write_pages("full").tolist() == [token // page_tokens for token in tokens]
+    assert ids.write_offsets().tolist() == [token % page_tokens for token in tokens]
 
 
 def test_read_ids_are_whole_pages_of_the_longest_row() -> None:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from storages import FULL, SHORT, STATE, nothing_changes, rows_of, storage_of
 
-from kvarena.storage.requests import UNBOUND, RequestTable
+from kvarena.storage.requests import RequestTable
 from kvarena.terms.errors import InvariantError
+from kvarena.terms.numbers import UNBOUND
 
 
 def table_of() -> RequestTable:

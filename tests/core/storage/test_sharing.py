@@ -118,6 +118,10 @@ def test_a_request_starts_where_every_window_is_there(kinds: tuple[object, ...])
             storage.sharing.start(row, path[:count], count * 4)
         assert any(f"'{name}'" in str(told.value) for name in short)
         assert "'full'" not in str(told.value)
+        assert not storage.sharing.can_start(path[:count], count * 4)
+    with nothing_changes(storage):
+        assert storage.sharing.can_start(path, 32)
+        assert not storage.sharing.can_start(np.where(np.arange(8) == 7, -1, path), 32)
     storage.sharing.start(row, path, 32)
     for length in range(33, 60):
         stepped(storage, (row, length), (donor, length))
@@ -476,6 +480,44 @@ def test_a_slot_that_cannot_be_had_is_refused() -> None:
     storage.close(rows)
     storage.sharing.free_slots(rows_of(*given))
     assert_quiet(storage)
+
+
+def test_slots_of_several_rows_change_hands_at_once() -> None:
+    """Each row's is where it stands in the list; of more than can be had none is taken."""
+    storage = sharing(STATE, FULL)
+    rows = storage.open_batch(4)[::-1].copy()
+    before = storage.requests.slots[rows, 0].tolist()
+    given = storage.sharing.hand_over_slots(rows, 0)
+    assert given.tolist() == before == storage.ownership.slots.ids()[np.argsort(np.argsort(before))].tolist()
+    assert (storage.requests.slots[:, 0] == -1).all()
+    taken = storage.sharing.take_slots(rows[:2], 0)
+    assert not isinstance(taken, Refused)
+    assert storage.requests.slots[rows, 0].tolist() == [*taken.tolist(), -1, -1]
+    storage.verify()
+    while not isinstance(more := storage.sharing.take_slots(rows[2:], 0), Refused):
+        given = np.concatenate((given, storage.sharing.hand_over_slots(rows[2:], 0)))
+    with nothing_changes(storage):
+        assert isinstance(storage.sharing.take_slots(rows[2:], 0), Refused)
+    assert more.asked == {"state": 2}
+    storage.close(rows)
+    storage.sharing.free_slots(given)
+    assert_quiet(storage)
+
+
+def test_a_row_that_is_named_twice_gives_no_slot_twice() -> None:
+    """Nor gets two for one place; and of several rows the wrong one is told."""
+    storage = sharing(STATE, FULL)
+    rows = storage.open_batch(3)
+    storage.sharing.hand_over_slot(int(rows[1]), 0)
+    for wrong, name in (
+        (lambda: storage.sharing.hand_over_slots(rows_of(0, 2, 0), 0), "hand_over_repeats_a_row"),
+        (lambda: storage.sharing.take_slots(rows_of(1, 1), 1), "hand_over_repeats_a_row"),
+        (lambda: storage.sharing.hand_over_slots(rows, 0), r"hand_over_of_empty_place: row=array\(\[1\]\)"),
+        (lambda: storage.sharing.take_slots(rows, 0), r"take_into_full_place: row=array\(\[0, 2\]\)"),
+        (lambda: storage.sharing.take_slots(rows_of(0, 3), 1), "hand_over_of_free_row"),
+    ):
+        with nothing_changes(storage), pytest.raises(InvariantError, match=rf"storage\.{name}"):
+            wrong()
 
 
 WRONG_SLOTS: dict[str, Callable[[Storage], object]] = {

@@ -15,6 +15,7 @@ from storages import (
     nothing_changes,
     opened,
     overlapped,
+    own_ids,
     rows_of,
     stepped,
     storage_of,
@@ -420,7 +421,7 @@ def test_parts_of_a_storage_from_before_a_resize_say_so() -> None:
     storage.resize(3500)
     row = opened(storage)
     stepped(storage, (row, 4))
-    ids = {"full": storage.requests.own_ids(np.array([row]))}
+    ids = {"full": own_ids(storage, row)}
     forwards, copies, transfers, drafts, ownership = old
     for act in (
         forwards.launch,

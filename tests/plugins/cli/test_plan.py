@@ -153,7 +153,9 @@ def test_the_card_s_budget_is_what_the_weights_leave(config: Callable[..., Path]
 def test_the_page_size_is_taken_or_refused(config: Callable[..., Path], capsys: Capture) -> None:
     """A page of 64 tokens is one; a page of none is not."""
     assert answer(capsys, config(), "--memory", "64MiB", "--page-size", 64)["page_tokens"] == 64
-    assert "page size 0" in refused(capsys, config(), "--memory", "64MiB", "--page-size", 0)
+    assert "--page-size must be a whole number >= 1, not 0" in refused(
+        capsys, config(), "--memory", "64MiB", "--page-size", 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -362,3 +364,30 @@ def test_an_absurd_count_is_refused(config: Callable[..., Path], capsys: Capture
     """Before it overflows, or plans a model cut over a billion ranks."""
     assert run(["plan", str(config()), "--memory", "1GiB", *wrong]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.req("DEM-1")
+def test_a_plan_is_that_of_the_storage_with_prefixes_shared(tmp_path: Path, capsys: Capture) -> None:
+    """The grid, the second slot and the caps of a file are in every figure: the sizing is that which is built."""
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'backend = "host"\n[arena]\nmemory = "32MiB"\ncontext_tokens = 4096\ncaps = { full = 900 }\n'
+        "[prefix]\nshare = true\ncheckpoint_tokens = 512\n"
+        '[[layers]]\nindex = 0\nlayout = "short-conv"\nchannels = 512\ncolumns = 3\nlifetime = "state"\n'
+        '[[layers]]\nindex = 1\nlayout = "mha"\nkv_heads = 2\nhead_dim = 64\nlifetime = "window"\nwindow = 256\n'
+        '[[layers]]\nindex = 2\nlayout = "mha"\nkv_heads = 2\nhead_dim = 64\n'
+    )
+    assert run(["plan", str(file), "--compare", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    storage = build_storage([], structure(StorageConfig, read_toml(file), "serve.toml"))
+    sizing, plan, held = storage.sizing, storage.plan, (256 + 512) // 16
+
+    assert found["sizing"]["concurrency"] == sizing.concurrency == found["compare"][0]["concurrency"]["4096"]
+    assert {pool["name"]: pool["target_units"] for pool in found["sub_pools"]} == sizing.units
+    assert sizing.units["full"] <= 900
+    units = {"state": 2, "window-256": held, "full": 4096 // 16}  # the window back to the latest grid point
+    bytes_held = sum(plan[name].unit_bytes * count for name, count in units.items())
+    assert found["one_request_allocated_bytes"]["4096"] == bytes_held
+    for way, length in ((found["compare"][1], "4096"), (found["compare"][2], "512")):
+        assert way["concurrency"][length] > 0
+    storage.release()

@@ -120,7 +120,7 @@ def test_real_streams_and_a_chain_of_ones_own(tmp_path: Path) -> None:
         (["--seeds", "some"], "is no seed and no range of seeds"),
         (["--seeds", "\u0661"], "is no seed and no range of seeds"),
         (["--seeds", "0", "--out", ""], "a folder's name cannot be empty"),
-        (["--device", "cuda"], "--device cuda: no backend of this name is installed here; there are: cpu, host"),
+        (["--device", "coda"], "--device coda: no backend of this name is installed here; there are: cpu, cuda"),
         (["--ops", "0"], "--ops"),
         (["--config", "none.toml"], "none.toml: there is no such file"),
         (["--replay", "none.toml"], "none.toml: there is no such file"),

@@ -33,18 +33,18 @@ def reader() -> tuple[Storage, Reader]:
 def test_what_a_reader_has_passed_may_go_kind_by_kind() -> None:
     """At 24 the windows need rows from 9 and 17 on; at 29 from 14 and 22, at 32 from 17 and 25."""
     storage, one = reader()
-    one.tree.evict(lambda: False)
+    one.tree.evict(lambda _: False)
     assert live(storage) == {LONG.name: 4, SHORT.name: 2}
 
     one.tree.narrow(one.entry, 29)
     before = one.tree.evictable()
-    one.tree.evict(lambda: False)
+    one.tree.evict(lambda _: False)
     assert live(storage) == {LONG.name: 3, SHORT.name: 1}
     assert sum(before) - sum(one.tree.evictable()) == 3, "a page of each window, and the state"
     one.tree.verify()
 
     one.tree.narrow(one.entry, 32)
-    one.tree.evict(lambda: False)
+    one.tree.evict(lambda _: False)
     assert live(storage) == {LONG.name: 2, SHORT.name: 0}
     assert one.tree.match(KEYS).tokens == 0, "nobody can start there any more"
     one.tree.unlock(one.entry)
@@ -58,7 +58,7 @@ def test_a_lock_that_is_taken_off_and_put_back_keeps_what_was_needed() -> None:
     """A question takes the locks of victims off: a reader that has moved on gets back what it had, and no more."""
     storage, one = reader()
     one.tree.narrow(one.entry, 29)
-    one.tree.evict(lambda: False)
+    one.tree.evict(lambda _: False)
     held = live(storage)
     one.tree.unlock(one.entry)
     assert one.tree.evictable() == tuple(
@@ -68,7 +68,7 @@ def test_a_lock_that_is_taken_off_and_put_back_keeps_what_was_needed() -> None:
         for name in storage.plan.names
     )
     one.tree.lock(one.entry)
-    one.tree.evict(lambda: False)
+    one.tree.evict(lambda _: False)
     assert live(storage) == held
     one.tree.verify()
 
@@ -79,10 +79,10 @@ def test_two_readers_keep_what_either_needs() -> None:
     other = Reader(storage, one.tree, KEYS)
     assert other.match.tokens == 24
     one.tree.narrow(one.entry, 40)
-    one.tree.evict(lambda: False)
+    one.tree.evict(lambda _: False)
     assert live(storage) == {LONG.name: 4, SHORT.name: 2}
     one.tree.narrow(other.entry, 29)
-    one.tree.evict(lambda: False)
+    one.tree.evict(lambda _: False)
     assert live(storage) == {LONG.name: 3, SHORT.name: 1}
     one.tree.verify()
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from storages import (
@@ -20,12 +21,14 @@ from storages import (
     stepped,
     storage_of,
 )
-from trees import Reader, cached, keys_of, spelled, tree_of
+from trees import Reader, cached, holds, keys_of, spelled, tree_of
 
 from kvarena.plugins.prefix_tree import PrefixTree
+from kvarena.policies.eviction import Lru, RankedVictims
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import InvariantError, KvarenaError
 from kvarena.terms.lifetimes import Chunk, Window
+from kvarena.terms.ports import Piece
 
 HALF = keys_of(1, 2, 3, 4, 5, 6)
 OTHER = keys_of(1, 2, 3, 9, 9, 9)
@@ -164,7 +167,7 @@ def test_window_rows_come_back_to_an_entry_that_lost_them() -> None:
     tree.clear()  # the entry at 24 stands on the path: its state and window rows alone go
     tree.unlock(deeper.entry)
     assert spelled(tree, keys_of(1, 2, 3, 4, 5, 6, 9)) == (0, 24, "no state checkpoint")
-    assert not tree.holds(first.entry)
+    assert not holds(storage, first.entry)
 
     tagged, row = Tagged(storage), opened(storage)
     assert tagged.step((row, 24))
@@ -224,12 +227,12 @@ def test_a_lock_inside_a_node_keeps_its_half(chain: str) -> None:
     tree.unlock(long.entry)
     tree.clear()
     tree.verify()
-    assert tree.holds(found.entry)
-    assert not tree.holds(long.entry)
+    assert holds(storage, found.entry)
+    assert not holds(storage, long.entry)
     with pytest.raises(InvariantError, match=r"prefix_tree\.lock_of_gone_entry"):
         tree.lock(long.entry)
     tree.unlock(found.entry)
-    assert tree.holds(short.entry)
+    assert holds(storage, short.entry)
     tree.clear()
     assert_quiet(storage)
 
@@ -245,7 +248,7 @@ def test_a_relaxed_lock_keeps_the_path_alone() -> None:
     tree.relax(entry)
     assert dict(zip(names, tree.evictable(), strict=True)) == {"state": 1, "window-6": 2, "full": 0}
     tree.clear()
-    assert not tree.holds(entry)
+    assert not holds(storage, entry)
     assert spelled(tree, HALF) == (0, 24, "no state checkpoint")
     tree.unlock(entry, relaxed=True)
     assert dict(zip(names, tree.evictable(), strict=True)) == {"state": 0, "window-6": 0, "full": 6}
@@ -261,8 +264,89 @@ def test_a_policy_that_does_not_split_keeps_entries_whole() -> None:
     assert tree.evictable() == (0, 0, 0)
     tree.unlock(deep)
     pieces = []
-    tree.evict(lambda: pieces.append(tree.evictable()) or False)  # type: ignore[func-returns-value]
+    tree.evict(lambda _: pieces.append(tree.evictable()) or False)  # type: ignore[func-returns-value]
     assert len(pieces) == 2
+    assert_quiet(storage)
+
+
+@pytest.mark.req("TRE-1")
+@pytest.mark.parametrize("relaxed", [False, True])
+@pytest.mark.parametrize("chain", sorted(CHAINS))
+def test_a_lock_goes_on_with_what_its_reader_caches(chain: str, relaxed: bool) -> None:
+    """In one call as in three: the new entry is locked, the one before it is not, and just that may go."""
+    evictable = []
+    for lock in (True, False):
+        storage = storage_of(CHAINS[chain], memory=9000)
+        tree = tree_of(storage)
+        reader = Reader(storage, tree, keys_of(*range(12)))
+        for length in (8, 20, 36):
+            assert reader.grow(length)
+            reader.insert(length, lock=lock)
+            tree.verify()
+            evictable.append(tree.evictable())
+            if relaxed:
+                reader.relax()
+            evictable.append(tree.evictable())
+        tree.clear()
+        assert relaxed or holds(storage, reader.entry)
+        tree.verify()
+        reader.leave()
+        tree.clear()
+        assert_quiet(storage)
+    assert evictable[:6] == evictable[6:]
+
+
+def test_a_lock_goes_on_to_an_entry_that_is_there() -> None:
+    """What another has cached in the meantime is locked in the stead of what was read before, as what is new is."""
+    storage = storage_of((STATE, SHORT, FULL), memory=9000)
+    tree = tree_of(storage)
+    first, second = Reader(storage, tree, HALF), Reader(storage, tree, HALF)
+    for reader in (first, second):
+        assert reader.grow(24)
+    first.insert(8)
+    second.insert(8)
+    first.insert(24)
+    second.insert(24)
+    tree.verify()
+    first.leave()
+    tree.clear()
+    assert holds(storage, second.entry)
+    second.leave()
+    tree.clear()
+    assert_quiet(storage)
+
+
+def test_a_lock_that_is_not_there_does_not_go_on() -> None:
+    """Who relaxed what it reads, unlocked it, or never locked it is told so; nothing has changed."""
+    storage = storage_of((SHORT, FULL))
+    tree = tree_of(storage)
+    reader = Reader(storage, tree, HALF)
+    assert reader.grow(24)
+    entry = tree.insert(reader.row, HALF, 8).entry
+    other = tree.match(HALF[:9]).entry
+    tree.lock(other)
+    with nothing_changes(storage), pytest.raises(InvariantError, match=r"prefix_tree\.unlock_of_unlocked_entry"):
+        tree.insert(reader.row, HALF, 24, after=entry, lock=True)
+    tree.verify()
+    tree.unlock(other)
+    with nothing_changes(storage), pytest.raises(InvariantError, match=r"prefix_tree\.insert_after_unlocked_entry"):
+        tree.insert(reader.row, HALF, 24, after=entry, lock=True)
+    tree.verify()
+
+
+def test_a_row_that_has_moved_far_past_its_landing_has_no_window_rows_for_it() -> None:
+    """They retired long ago: the tree gets the pages of full attention alone, and counts no others."""
+    storage = storage_of((SHORT, FULL))
+    tree = tree_of(storage)
+    reader = Reader(storage, tree, keys_of(*range(12)))
+    for length in (16, 32, 48):
+        assert reader.grow(length)
+    assert not reader.insert(8).entry.lands
+    tree.verify()
+    storage.verify()
+    reader.leave()
+    assert tree.evictable()[storage.plan.names.index(SHORT.name)] == 0
+    tree.clear()
     assert_quiet(storage)
 
 
@@ -289,13 +373,13 @@ def test_eviction_stops_as_soon_as_it_is_enough() -> None:
     tree = tree_of(storage)
     cached(storage, tree, HALF)
     cached(storage, tree, OTHER)
-    tree.evict(lambda: True)
+    tree.evict(lambda _: True)
     assert spelled(tree, np.append(HALF, 1)) == (12, 12, "differs")
     assert spelled(tree, np.append(OTHER, 1)) == (24, 24, "end")
     assert tree.stats().evicted_units == (3,)
-    tree.evict(lambda: tree.evictable() == (3,))
+    tree.evict(lambda _: tree.evictable() == (3,))
     assert spelled(tree, OTHER) == (12, 12, "differs")
-    tree.evict(lambda: False)
+    tree.evict(lambda _: False)
     assert tree.stats().entries == 0
     assert_quiet(storage)
 
@@ -336,7 +420,7 @@ def test_pages_without_an_owner_that_stays(chain: str) -> None:
             reader.insert(length)
         if reader.entry is not None and reader.is_past() and not reader.relaxed:
             reader.relax()
-            tree.evict(lambda: True)
+            tree.evict(lambda _: True)
         tree.verify()
         storage.verify()
     assert tree.match(np.arange(60)).tokens == 48
@@ -527,20 +611,134 @@ def test_a_row_whose_pages_are_gone_is_found() -> None:
         tree.insert(row, HALF, 24)
 
 
-def test_a_piece_that_the_storage_refuses_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a free fails, the piece is still the tree's, and goes another time."""
-    storage = storage_of((STATE, SHORT, FULL))
+@pytest.mark.req("TRE-1")
+@pytest.mark.parametrize("name", ["state", "window-6", "full"])
+def test_a_piece_that_the_storage_refuses_stays(name: str) -> None:
+    """Of three entries the second has a reserved page: the first comes back, the others stay, and go another time."""
+    storage = storage_of((STATE, SHORT, FULL), memory=9000)
     tree = tree_of(storage)
-    entry = cached(storage, tree, HALF).entry
+    entries = [cached(storage, tree, HALF + 100 * number).entry for number in range(3)]
+    match = tree.match(np.append(HALF + 100, 1))
+    fixed = np.array([match.state]) if name == "state" else match.ids[-1:]
+    storage.chain.usage.fix(name, fixed)
+    before, evictable = [live(storage, other) for other in storage.plan.names], tree.evictable()
+    told = []
+    with pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
+        tree.evict(lambda units: told.append(units) or False)  # type: ignore[func-returns-value]
+    assert told == [(0, 0, 0)], "each is given back before the next is asked for"
+    tree.verify()
+    storage.verify()
+    back = [was - now for was, now in zip(before, [live(storage, n) for n in storage.plan.names], strict=True)]
+    assert back == [was - now for was, now in zip(evictable, tree.evictable(), strict=True)]
+    assert list(tree.stats().evicted_units) == back
+    assert not holds(storage, entries[0])
+    assert holds(storage, entries[2])
+    assert tree.match(np.append(HALF + 100, 1)).agreed == 24
+    storage.chain.usage.unfix(name, fixed)
+    tree.clear()
+    tree.verify()
+    assert_quiet(storage)
 
-    def refuses(ids: Any) -> None:
-        raise InvariantError("planted")
 
-    with monkeypatch.context() as patch, nothing_changes(storage):
-        patch.setattr(storage.sharing, "free_slots", refuses)
-        with pytest.raises(InvariantError, match="planted"):
-            tree.clear()
-        tree.verify()
-    assert tree.holds(entry)
+def test_rows_that_the_storage_refuses_stay() -> None:
+    """A state and window rows in the middle of a locked path go alone: those that are reserved stay with the node."""
+    storage = storage_of((STATE, SHORT, FULL), memory=9000)
+    tree = tree_of(storage)
+    cached(storage, tree, HALF)
+    deeper = cached(storage, tree, keys_of(1, 2, 3, 4, 5, 6, 7, 8, 9)).entry
+    rows = tree.match(np.append(HALF, 1)).ids[-1:]
+    tree.lock(deeper)
+    storage.chain.usage.fix("window-6", rows)
+    with pytest.raises(InvariantError, match=r"band\.free_outside_reservation"):
+        tree.clear()
+    tree.verify()
+    storage.verify()
+    assert storage.sharing.bound("window-6", rows).all()
+    storage.chain.usage.unfix("window-6", rows)
+    tree.clear()
+    assert not storage.sharing.bound("window-6", rows).any()
+    tree.unlock(deeper)
     tree.clear()
     assert_quiet(storage)
+
+
+def test_what_was_chosen_comes_back_whatever_happens() -> None:
+    """Pieces come back together, in a call for each kind; also where whoever is asked fails."""
+    storage = storage_of((STATE, SHORT, FULL), memory=9000)
+    tree = tree_of(storage)
+    for number in range(3):
+        cached(storage, tree, HALF + 100 * number)
+    told = []
+
+    def fails(units: tuple[int, ...]) -> bool:
+        told.append((units, live(storage, "full")))
+        if len(told) == 2:
+            raise ValueError("planted")
+        return False
+
+    with pytest.raises(ValueError, match="planted"):
+        tree.evict(fails)
+    assert told == [((1, 2, 6), 18), ((2, 4, 12), 18)]
+    assert live(storage, "full") == 6
+    assert tree.stats().evictions == 2
+    assert tree.stats().evicted_units == (2, 4, 12)
+    tree.verify()
+    storage.verify()
+
+
+def test_a_drop_is_no_eviction() -> None:
+    """What is dropped by name did not make room: neither count has it."""
+    storage = storage_of((STATE, SHORT, FULL))
+    tree = tree_of(storage)
+    tree.drop(cached(storage, tree, HALF).entry)
+    assert (tree.stats().evictions, tree.stats().evicted_units) == (0, (0, 0, 0))
+    assert_quiet(storage)
+
+
+class Told(RankedVictims):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(Lru())
+        self.pieces: list[Piece] = []
+
+    def add(self, key: int, piece: Piece) -> None:
+        """One more piece."""
+        self.pieces.append(piece)
+        super().add(key, piece)
+
+
+@attrs.frozen
+class Says:
+    """A policy of a plugin's, that says nothing of ``weighs``."""
+
+    victims: Told
+    name = "says"
+    splits = True
+
+    def open(self) -> Told:
+        """The victims of one tree."""
+        return self.victims
+
+
+class Weightless(Says):
+    """And one that does not look at bytes and tokens."""
+
+    weighs = False
+
+
+@pytest.mark.req("PLG-1")
+def test_a_policy_is_told_what_it_weighs() -> None:
+    """Bytes and tokens, each where it says nothing; zeros where it says that it looks at neither."""
+    for policy, told in ((Says(Told()), (4, 1)), (Weightless(Told()), (0, 0))):
+        storage = storage_of((FULL,))
+        cached(storage, PrefixTree(storage, policy), HALF[:4])
+        (piece, *_) = policy.victims.pieces
+        assert (piece.tokens, min(piece.bytes, 1)) == told
+
+
+@pytest.mark.parametrize("eviction", ["lru", 3, {"name": "lru"}])
+def test_a_policy_by_name_is_no_policy(eviction: Any) -> None:
+    """The error says what is wanted."""
+    with pytest.raises(KvarenaError, match="it must be a policy, which make_eviction finds by name"):
+        PrefixTree(storage_of((FULL,)), eviction)

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from storages import CHAINS, assert_quiet, storage_of
-from trees import POLICIES, Reader, keys_of, tree_of
+from trees import POLICIES, Reader, holds, keys_of, tree_of
 
 from kvarena.planning.demand import whole_pages
 from kvarena.plugins.prefix_tree import Match
@@ -84,17 +84,16 @@ class TreeMachine(RuleBasedStateMachine):
         reader.grow(data.draw(st.integers(reader.length, len(reader.keys))))
 
     @precondition(lambda self: self.readers)
-    @rule(data=st.data(), state=st.booleans(), follow=st.booleans(), priority=st.integers(0, 2))
-    def insert(self, data: st.DataObject, state: bool, follow: bool, priority: int) -> None:
+    @rule(data=st.data(), ways=st.tuples(st.booleans(), st.booleans(), st.booleans()), priority=st.integers(0, 2))
+    def insert(self, data: st.DataObject, ways: tuple[bool, bool, bool], priority: int) -> None:
         """One caches what it has written; where the tree has it already, it reads the tree's from here on."""
         reader = data.draw(st.sampled_from(self.readers))
         least = reader.entry.tokens // self.size if reader.entry is not None else 1
         most = reader.length // self.size
         if most < least or not self.has_room(reader.keys):
             return
-        self.cache(
-            reader, data.draw(st.integers(least, most)) * self.size, state=state, follow=follow, priority=priority
-        )
+        settings = dict(zip(("state", "follow", "lock"), ways, strict=True))
+        self.cache(reader, data.draw(st.integers(least, most)) * self.size, priority=priority, **settings)
 
     def cache(self, reader: Reader, tokens: int, **settings: Any) -> None:
         """Insert, and see what came of it."""
@@ -153,7 +152,7 @@ class TreeMachine(RuleBasedStateMachine):
         entry, prefix = data.draw(st.sampled_from(self.entries))
         keys = np.frombuffer(prefix[1], dtype=np.int64)
         there = self.is_landing(prefix[0], keys, len(keys) // self.size)
-        if entry.lands and not self.tree.holds(entry):
+        if entry.lands and not holds(self.storage, entry):
             with pytest.raises(InvariantError, match="lock_of_gone_entry"):
                 self.tree.lock(entry)
             return
@@ -178,10 +177,11 @@ class TreeMachine(RuleBasedStateMachine):
     def evict(self, pieces: int) -> None:
         """A few pieces go, not one more than asked for; what comes back is what was evictable and is not any more."""
         before, live, asked = self.tree.evictable(), self.live(), []
-        self.tree.evict(lambda: asked.append(1) or len(asked) == pieces)  # type: ignore[func-returns-value]
+        self.tree.evict(lambda units: asked.append(units) or len(asked) == pieces)  # type: ignore[func-returns-value]
         assert len(asked) == pieces or not any(self.tree.evictable())
         back = [was - now for was, now in zip(live, self.live(), strict=True)]
         assert back == [was - now for was, now in zip(before, self.tree.evictable(), strict=True)]
+        assert not asked or list(asked[-1]) == back
         self.forget()
 
     @rule()
@@ -198,7 +198,7 @@ class TreeMachine(RuleBasedStateMachine):
     def drop(self, data: st.DataObject) -> None:
         """One entry goes, if nobody has locked it; entries elsewhere land where they did."""
         entry, prefix = data.draw(st.sampled_from(self.entries))
-        if not self.tree.holds(entry):
+        if not holds(self.storage, entry):
             return
         ends = [p for p, known in self.known.items() if known.is_end and p != prefix]
         landings = {p for p in ends if self.lands(p)}
@@ -234,7 +234,7 @@ class TreeMachine(RuleBasedStateMachine):
             assert self.agreed(*prefix) == len(prefix[1]) // 8 // self.size
             if not reader.relaxed and self.sound[reader.row]:
                 assert self.was_landing(reader)
-                assert self.tree.holds(reader.entry)
+                assert holds(self.storage, reader.entry)
 
     @invariant()
     def narrowed_readers_have_what_they_need(self) -> None:

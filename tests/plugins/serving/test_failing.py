@@ -62,7 +62,13 @@ def test_what_a_runner_raises_ends_the_requests_of_its_batch(when: str, at: int,
     [
         ("namespace", ["salt"]), ("prompt", (2**64, 1)), ("prompt", "ab"), ("prompt", ((1,), (2,))), ("prompt", 5),
         ("prompt", (1.5, 2.5)), ("prompt", (1, 2, 3)), ("prompt_tokens", 0), ("output_tokens", -1),
-        ("priority", "high"), ("priority", float("nan")),
+        ("priority", "high"), ("priority", float("nan")), ("priority", 1.0), ("priority", True), ("priority", 10**30),
+        ("prompt_tokens", 10**30), ("prompt_tokens", 2.0), ("prompt_tokens", True), ("output_tokens", 1 << 63),
+        ("prompt_tokens", (1 << 40) + 1), ("output_tokens", (1 << 40) + 1),
+        ("output_tokens", False), ("arrival", True), ("arrival", 10**400), ("arrival", -float("inf")), ("arrival", 1j),
+        ("prompt", (1, -2)), ("prompt", (True, False)), ("prompt", 1), ("prompt", {1: 2, 2: 3}),
+        ("prefix_ids", (1.5,)), ("prefix_ids", 3), ("prefix_ids", ("a",)), ("prefix_ids", (10**30,)),
+        ("block_tokens", True), ("block_tokens", 0), ("block_tokens", 1.5),
     ],
 )  # fmt: skip
 def test_requests_that_are_none_are_named(field: str, value: Any) -> None:
@@ -70,3 +76,10 @@ def test_requests_that_are_none_are_named(field: str, value: Any) -> None:
     fields = {"id": 7, "arrival": 0.0, "prompt_tokens": 2, "output_tokens": 2, "prompt": (1, 2), field: value}
     with pytest.raises(KvarenaError, match=rf"request 7: {field}"):
         Request(**fields)
+
+
+@pytest.mark.parametrize("number", ["a", None, 1.0, True, 10**30, [1]])
+def test_a_request_without_an_id_is_named_by_what_it_has(number: Any) -> None:
+    """Whole numbers of 64 bits."""
+    with pytest.raises(KvarenaError, match=r"request .*: id is no whole number of 64 bits"):
+        Request(number, 0.0, 2, 2)

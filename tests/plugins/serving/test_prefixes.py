@@ -64,7 +64,7 @@ def test_no_buffer_keeps_the_state_of_a_requests_end_alone() -> None:
     loop = loop_of(4000, prefix=PrefixConfig(share=True, strategy="no_buffer"), runner=runner, in_flight=2)
     report = loop.run([Request(0, 0.0, 17, 4, prompt=prompt)])
     longer = (*prompt, *runner.tokens(0))
-    second = loop.run([Request(1, loop.now, len(longer), 1, prompt=longer)]).served[1]
+    second = loop.run([Request(1, loop.now, len(longer), 1, prompt=longer)]).served[0]
 
     assert report.cache is not None
     assert report.cache.checkpoints_taken == 0
@@ -80,7 +80,7 @@ def test_outputs_are_cached_where_the_config_says_so(cache_outputs: bool, cached
     loop = loop_of(4000, prefix=config, runner=runner)
     loop.run([Request(0, 0.0, 18, 10, prompt=tokens_of(18))])
     turn = (*tokens_of(18), *runner.tokens(0), 5, 6, 7)
-    served = loop.run([Request(1, loop.now, len(turn), 2, prompt=turn)]).served[1]
+    served = loop.run([Request(1, loop.now, len(turn), 2, prompt=turn)]).served[0]
 
     assert served.cached_tokens == cached
 

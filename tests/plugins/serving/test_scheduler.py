@@ -62,6 +62,8 @@ def test_charged_for_half_the_latest_is_retracted_and_comes_back():
         sum(step.samples for attempt in served.attempts for step in attempt.forwards) for served in report.served
     ]
     assert sampled == [24, 24, 24] == [len(runner.tokens(number)) for number in range(3)]
+    assert [served.waited for served in report.served] == [False, False, False]  # all started when they came
+    assert report.waits == loop.counts.waits == 0
     assert_empty(loop)
 
 

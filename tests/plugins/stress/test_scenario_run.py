@@ -10,7 +10,7 @@ from kvarena.plugins.stress.scenario.file import read_scenario
 from kvarena.plugins.stress.scenario.run import AWAITING, FAILED, PASSED, Report, run_scenario
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.stage.stage import Outcome, Stage
-from kvarena.terms.errors import ConfigError
+from kvarena.terms.errors import ConfigError, KvarenaError
 
 CATALOG = Catalog.installed()
 HEAD = """version = 1
@@ -162,3 +162,20 @@ def test_sub_pools_are_named_as_in_the_file(tmp_path: Path) -> None:
         run(tmp_path, 'do = "fits", units = {F = 4}, expect = "yes"', 'do = "counts", expect = {F = {free = 4}}').fate
         == PASSED
     )
+
+
+@pytest.mark.parametrize(
+    ("chain", "words"),
+    [
+        ("memory = 100", r"x.toml: chain.memory: a budget of 100 B"),
+        ('arena = 4\npolicies = {holes = "nope"}', r"x.toml: chain.policies.holes: no policy is named 'nope'"),
+        ('arena = 4\nowner = "required"', r"x.toml: chain.owner: no full-attention layer"),
+    ],
+)
+def test_a_chain_that_cannot_be_is_told_by_the_keys_of_the_file(tmp_path: Path, chain: str, words: str) -> None:
+    """They stand under [chain], and not where a storage's config has them."""
+    path, pool = tmp_path / "x.toml", '{name = "window", window = 4}'
+    text = f"version = 1\ntitle = 't'\n[chain]\n{chain}\n[chain.sub_pools]\nW = {{lifetime = {pool}}}\n"
+    path.write_text(text + '[[step]]\ndo = "flush"\n')
+    with pytest.raises(KvarenaError, match=words):
+        run_scenario(read_scenario(path), CATALOG)

@@ -282,3 +282,42 @@ def test_the_clock_is_the_runners(tiny):
     assert report.seconds == pytest.approx(1.0 + 16 * 0.5 + 3 * 1.5)
     assert torch.is_grad_enabled()
     storage.release()
+
+
+@pytest.mark.parametrize("in_flight", [2, 0])
+def test_a_runner_serves_on_in_an_arena_that_was_resized(tiny, in_flight):
+    """Smaller and as large as before: another loop over the same storage and runner gives transformers' tokens."""
+    model = tiny("lfm3")
+    storage = make_storage(model, "200KiB", in_flight=in_flight)
+    runner, first = ModelRunner(model, storage), 0
+    for memory in ("200KiB", "100KiB", "200KiB"):
+        storage.resize(memory)
+        requests = [
+            attrs.evolve(request, id=first + request.id) for request in make_requests(4, seed=first, longest=24)
+        ]
+        report = Scheduler(storage, runner, SERVING).run(requests)
+        assert report.count("done") == len(requests)
+        verdict = verify(model, report, runner.tokens)
+        assert verdict.equal, str(verdict.difference)
+        first += 10
+    storage.release()
+
+
+def test_a_runner_forgets_what_it_is_told_to(tiny):
+    """A server reads the tokens of a request that is over, and then nobody has them; the id serves another prompt."""
+    model = tiny("lfm3")
+    storage = make_storage(model, "200KiB", in_flight=2)
+    served = Served(model, storage)
+    request = make_requests(1)[0]
+    served.run([request])
+    tokens = served.runner.tokens(0)
+    served.runner.forget(0)
+    served.runner.forget(0)
+
+    assert len(tokens) == request.output_tokens
+    assert served.runner.tokens(0) == ()
+    again = Scheduler(storage, served.runner, SERVING)
+    report = again.run([attrs.evolve(request, output_tokens=request.output_tokens + 5)])
+    assert served.runner.tokens(0)[: len(tokens)] == tokens
+    assert verify(model, report, served.runner.tokens).equal
+    storage.release()
