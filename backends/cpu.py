@@ -7,8 +7,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from kvarena.backends.cpu_copies import NO_BYTES, Copies, host_rows, mapped
+from kvarena.backends.cpu_copies import NO_BYTES, Copies, mapped
 from kvarena.backends.cpu_streams import WorkerStreams, tell_all
+from kvarena.backends.page_lists import host_rows
 from kvarena.backends.staged_mirror import StagedMirror
 from kvarena.backends.views import typed_view
 from kvarena.terms.errors import KvarenaError, MissingExtraError

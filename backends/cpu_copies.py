@@ -12,7 +12,7 @@ import numpy as np
 
 from kvarena.backends.page_lists import are_inside, run_sizes, run_starts
 from kvarena.terms.errors import KvarenaError
-from kvarena.terms.invariants import fail, invariant
+from kvarena.terms.invariants import fail
 from kvarena.terms.ports import IntArray
 from kvarena.terms.units import format_bytes
 
@@ -185,19 +185,6 @@ class Copies:
                 self.arena.take(sources[part], mode="clip")
             triples = zip(targets[part].tolist(), sources[part].tolist(), sizes[part].tolist(), strict=True)
             deque(starmap(self._mapping.move, triples), maxlen=0)
-
-
-def host_rows(host: Any, unit_bytes: int, places: IntArray, *, is_written: bool, is_kept: bool) -> IntArray:
-    """The places in memory outside the arena, all inside; the memory is what ``host_memory`` gives, or like it."""
-    is_array = isinstance(host, np.ndarray) and host.dtype == np.uint8 and host.ndim == 2
-    if not is_array or host.shape[1] != unit_bytes or not host.flags.c_contiguous:
-        found = f"{host.dtype} {host.shape}" if isinstance(host, np.ndarray) else type(host).__name__
-        fail("device.host_memory", expected=f"uint8 (count, {unit_bytes}), contiguous", found=found)
-    invariant("device.host_memory_is_writable", host.flags.writeable or not is_written)
-    places = np.array(places, dtype=np.int64) if is_kept else np.asarray(places, dtype=np.int64)
-    if not are_inside(places, len(host)):
-        fail("device.places_inside", places=len(host))
-    return places
 
 
 def _as_units(host: Any) -> Any:

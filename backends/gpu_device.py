@@ -14,7 +14,7 @@ from kvarena.backends.gpu_kernels import AUTO, TORCH, TRITON, Kernels, TorchKern
 from kvarena.backends.gpu_mirror import GpuMirror
 from kvarena.backends.gpu_streams import GpuStreams
 from kvarena.backends.gpu_uploads import Uploads, Use
-from kvarena.backends.page_lists import are_inside, last_writes, rounds_of, run_sizes, run_starts
+from kvarena.backends.page_lists import are_inside, host_rows, last_writes, rounds_of, run_sizes, run_starts
 from kvarena.backends.views import typed_view
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.events import event_log
@@ -191,9 +191,7 @@ class GpuDevice(GpuStreams):
         invariant("device.copy_pairs", len(pages.pages) == count, pages=len(pages.pages), places=count)
         if not unit_bytes or not count:
             return
-        there, at = _host_memory(host, unit_bytes, is_written=saves), np.array(places, dtype=np.int64)
-        if not are_inside(at, len(host)):
-            fail("device.places_inside", places=len(host))
+        at, there = host_rows(host, unit_bytes, places, is_written=saves), torch.from_numpy(host.reshape(-1))
         here, handle = self._checked(unit_bytes, pages.pages), self.handle(stream)
         read, written = last_writes(here, at) if saves else last_writes(at, here)
         source, target = (self._arena, there) if saves else (there, self._arena)
@@ -236,13 +234,3 @@ def _runs(first: IntArray, unit_bytes: int, read: IntArray, written: IntArray) -
     sizes = run_sizes(first, len(read)) * unit_bytes
     starts, places = read[first] * unit_bytes, written[first] * unit_bytes
     return list(zip(starts.tolist(), places.tolist(), sizes.tolist(), strict=True))
-
-
-def _host_memory(host: Any, unit_bytes: int, *, is_written: bool) -> torch.Tensor:
-    """Memory of ``host_memory``, in one line."""
-    is_array = isinstance(host, np.ndarray) and host.dtype == np.uint8 and host.ndim == 2
-    if not is_array or host.shape[1] != unit_bytes or not host.flags.c_contiguous:
-        found = f"{host.dtype} {host.shape}" if isinstance(host, np.ndarray) else type(host).__name__
-        fail("device.host_memory", expected=f"uint8 (count, {unit_bytes}), contiguous", found=found)
-    invariant("device.host_memory_is_writable", host.flags.writeable or not is_written)
-    return torch.from_numpy(host.reshape(-1))

@@ -1,6 +1,5 @@
 """What the GPU backends use of torch.cuda, which speaks to NVIDIA's and to AMD's devices alike: one small object."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -165,7 +164,7 @@ class TorchPlatform:
         try:
             return torch.zeros(count, dtype=dtype, device=self.device)
         except torch.cuda.OutOfMemoryError as error:
-            amount, memory = format_bytes(math.prod((count, dtype.itemsize))), self.memory()
+            amount, memory = format_bytes(count * dtype.itemsize), self.memory()
             raise KvarenaError(
                 f"backend {self.name!r} cannot get {amount} on {memory.place}: {format_bytes(memory.free)} of its "
                 f"{format_bytes(memory.total)} are free; lower [arena] memory"

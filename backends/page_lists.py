@@ -1,9 +1,11 @@
 """Lists of pages, as backends look at them: whether all lie inside, where runs begin, what may be done at once."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import IntArray
 
 FEW_PAGES = 16
@@ -16,6 +18,22 @@ def are_inside(places: IntArray, count: int) -> bool:
         few = places.tolist()
         return bool(min(few) >= 0 and max(few) < count)
     return int(np.maximum.reduce(places.view(np.uint64))) < count
+
+
+def host_rows(host: Any, unit_bytes: int, places: IntArray, *, is_written: bool, is_kept: bool = True) -> IntArray:
+    """The places in memory outside the arena, all inside; the memory is what ``host_memory`` gives, or like it.
+
+    ``is_kept``: the places are copied, for whoever named them may change them.
+    """
+    is_array = isinstance(host, np.ndarray) and host.dtype == np.uint8 and host.ndim == 2
+    if not is_array or host.shape[1] != unit_bytes or not host.flags.c_contiguous:
+        found = f"{host.dtype} {host.shape}" if isinstance(host, np.ndarray) else type(host).__name__
+        fail("device.host_memory", expected=f"uint8 (count, {unit_bytes}), contiguous", found=found)
+    invariant("device.host_memory_is_writable", host.flags.writeable or not is_written)
+    places = np.array(places, dtype=np.int64) if is_kept else np.asarray(places, dtype=np.int64)
+    if not are_inside(places, len(host)):
+        fail("device.places_inside", places=len(host))
+    return places
 
 
 def run_starts(*lists: IntArray) -> IntArray:

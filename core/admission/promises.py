@@ -13,7 +13,7 @@ from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.numbers import constant
 from kvarena.terms.ports import IntArray
 
-NONE = constant(0)
+ZERO = constant(0)
 
 
 class Holdings(Protocol):
@@ -107,7 +107,7 @@ class Promises:
     def forget(self, rows: int | IntArray) -> None:
         """These rows' requests are gone: nothing is held back for them."""
         self._listed(rows)
-        self._charge(rows, [NONE] * len(self._by_pool))
+        self._charge(rows, [ZERO] * len(self._by_pool))
 
     def promised(self) -> Demand:
         """What requests were charged and have not taken yet."""
@@ -122,7 +122,7 @@ class Promises:
         """What is held back for each row, int64 (sub-pools in chain order, rows)."""
         owed = self.holdings.charged()
         np.subtract(self._charges, owed, out=owed)
-        return np.maximum(owed, NONE, out=owed)
+        return np.maximum(owed, ZERO, out=owed)
 
     def mark(self) -> tuple[Demand, int]:
         """What is promised and has not started, for ``back_to``."""

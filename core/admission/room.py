@@ -30,7 +30,7 @@ class Room:
         self.chain = chain
         self.cache = cache
         self._saw: tuple[ChainSnapshot, Demand | None] | None = None
-        self._seen: ChainSnapshot | None = None
+        self._refused_at: ChainSnapshot | None = None
         self._refused: list[Demand] = []
 
     def evictable(self) -> Demand | None:
@@ -44,8 +44,8 @@ class Room:
     def look(self, wanted: Demand, reading: Any = None) -> int:
         """Does this fit, with the entry ``reading`` locked? Nothing changes, and nothing is evicted."""
         snapshot, evictable = self.chain.snapshot(), None
-        if snapshot is not self._seen:
-            self._seen = snapshot
+        if snapshot is not self._refused_at:
+            self._refused_at = snapshot
             self._refused.clear()
         elif self._refused:
             evictable = self.evictable()

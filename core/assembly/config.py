@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from kvarena.assembly.structuring import SettingError, structure
+from kvarena.planning.demand import LENGTH_MAX
 from kvarena.planning.plan import PAGE_TOKENS_MAX
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.invariants import OFF, STRICT, WARN
@@ -110,7 +111,7 @@ class ArenaConfig:
     page_tokens: int | None = attrs.field(default=None, validator=at_least(1, PAGE_TOKENS_MAX))
     unit_align: int = attrs.field(default=1, validator=at_least(1, 1 << 30))
     owner: str = attrs.field(default="any")
-    context_tokens: int | None = attrs.field(default=None, validator=at_least(1, 1 << 40))
+    context_tokens: int | None = attrs.field(default=None, validator=at_least(1, LENGTH_MAX))
     max_running: int | None = attrs.field(default=None, validator=at_least(1, 1 << 31))
     state_slots: int | None = attrs.field(default=None, validator=at_least(1, 1 << 31))
     state_share: float | None = attrs.field(default=None)

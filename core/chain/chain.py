@@ -322,7 +322,7 @@ class Chain:
         self._reprice()
 
     def _released(self) -> tuple[BandShot, ...] | None:
-        """The bands once the host has waited for every use that keeps pages; None where none does, or nobody can."""
+        """The bands once the host has waited for every use that keeps pages; None where nobody can wait."""
         if not self.usage.may_wait:
             return None
         return tuple(band.shot(released=True) for band in self.bands.values())

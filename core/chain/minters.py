@@ -17,6 +17,7 @@ from kvarena.terms.members import any_of, is_once
 from kvarena.terms.ports import IntArray
 
 Ways = list[tuple[str, AnyBand, tuple[Actor, ...]]]
+"""A band's name, the band, and who writes a page there."""
 
 
 class NewPages(NamedTuple):

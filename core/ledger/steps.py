@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import attrs
 
 from kvarena.ledger.writes import Writes, WriteSet
-from kvarena.terms.errors import InvariantError
-from kvarena.terms.invariants import broken, fail, invariant
+from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import Event, IntArray
 
 PREBUILT = 0
@@ -126,10 +125,13 @@ class ForwardSteps:
 
     def event_of(self, number: int) -> Event:
         """The event of a forward in flight."""
+        event = None
         for forward in self._flying:
-            if forward.number == number and forward.event is not None:
-                return forward.event
-        raise InvariantError(broken("forwards.event_of_ended", forward=number, processed=self.processed))
+            if forward.number == number:
+                event = forward.event
+        if event is None:
+            fail("forwards.event_of_ended", forward=number, processed=self.processed)
+        return event
 
     def verify(self) -> None:
         """The numbers are in order, and every forward in flight has its event."""

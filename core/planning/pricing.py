@@ -112,7 +112,7 @@ def check_demand(snapshot: ChainSnapshot, demand: Sequence[int]) -> None:
 
 
 def serves(snapshot: ChainSnapshot, units: Sequence[int]) -> bool:
-    """The same of a demand less the live units that are freed before: below zero where these are more.
+    """``feasible``, of a demand less the live units that are freed before: below zero where these are more. Unchecked.
 
     Where they lie does not matter: all is packed. None of them may be fixed.
     """

@@ -5,16 +5,14 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from kvarena.planning.demand import whole_pages
+from kvarena.planning.demand import LENGTH_MAX, whole_pages
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.storage.requests import RequestTable
 from kvarena.terms.invariants import invariant
-from kvarena.terms.lifetimes import Full, Lifetime, floor_reaches, on_grid, prefix_floor
+from kvarena.terms.lifetimes import NEVER, Full, Lifetime, floor_reaches, on_grid, prefix_floor
 from kvarena.terms.numbers import spread
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
-
-NEVER = 1 << 62
 
 
 class Retired(NamedTuple):
@@ -36,8 +34,8 @@ class Retirement:
     whether the checkpoint was taken there or skipped. What a query needs itself, ``needed``, is no matter of grids.
     """
 
-    def __init__(self, pool: SubPool, column: int, grid: int | None = None, *, mints: bool = False) -> None:
-        """``mints``: page ids come back when this sub-pool lets go of them."""
+    def __init__(self, pool: SubPool, column: int, grid: int | None, *, pages: int, mints: bool = False) -> None:
+        """``pages``: those of the longest row. ``mints``: page ids come back when this sub-pool lets go of them."""
         self.name = pool.name
         self.column = column
         self.mints = mints
@@ -46,16 +44,12 @@ class Retirement:
         zero = np.zeros(1, dtype=np.int64)
         self.in_order = prefix_floor(pool.lifetime, zero) is not None
         self._needs = pool.lifetime
-        self._ends = self._needed_to = np.array([NEVER])
-
-    def look_ahead(self, pages: int) -> None:
-        """Make ready for rows of so many pages: note the lengths at which one page after another retires."""
-        if not self.in_order or never_retires(self):
-            return
-        rows = self.paging.starts(np.arange(1, pages + 1))
-        self._ends = self._needed_to = np.append(_lengths_of(self._needs, rows), NEVER)
+        retires = self.in_order and not never_retires(self)
+        starts = self.paging.starts(np.arange(1, pages + 1 if retires else 1))
+        self._ends = self._needed_to = np.append(_lengths_of(self._needs, starts), NEVER)
+        """The lengths at which one page after another retires, and ``NEVER``; ``_needed_to``: whatever a grid keeps."""
         if self.lifetime is not self._needs:
-            self._ends = np.append(_lengths_of(self.lifetime, rows), NEVER)
+            self._ends = np.append(_lengths_of(self.lifetime, starts), NEVER)
 
     def newly_retired(self, table: RequestTable, rows: IntArray, lengths: IntArray) -> Retired | None:
         """The pages that no query at the rows' present lengths or later needs, and that were needed before.
@@ -167,14 +161,17 @@ class Retirement:
         return [page for page in dict.fromkeys(page for pages in near for page in pages) if page not in before]
 
 
-def retirements(plan: Plan, grid: int | None = None) -> tuple[Retirement, ...]:
+def retirements(plan: Plan, grid: int | None = None, *, pages: int) -> tuple[Retirement, ...]:
     """How each token sub-pool retires, the owner last: page ids come back when nobody else is bound to them.
 
+    ``pages``: those of the longest row.
     ``grid``: the tokens between the checkpoints of a prefix cache, which windows are kept for; None where none is kept.
     """
     columns = {name: index for index, name in enumerate(plan.names)}
     pools = sorted(plan.token_pools, key=lambda pool: pool.name == plan.owner)
-    return tuple(Retirement(pool, columns[pool.name], grid, mints=pool.name == plan.owner) for pool in pools)
+    return tuple(
+        Retirement(pool, columns[pool.name], grid, pages=pages, mints=pool.name == plan.owner) for pool in pools
+    )
 
 
 def _lengths_of(lifetime: Lifetime, rows: IntArray) -> IntArray:
@@ -184,7 +181,7 @@ def _lengths_of(lifetime: Lifetime, rows: IntArray) -> IntArray:
     if lengths is not None and (floor(lengths) >= rows).all() and (floor(lengths - 1) < rows).all():
         return lengths
     low, high = np.zeros_like(rows), rows.copy()
-    while (short := floor(high) < rows).any() and high.max() <= 1 << 40:
+    while (short := floor(high) < rows).any() and high.max() <= LENGTH_MAX:
         high = np.where(short, 2 * high, high)
     while (low < high).any():
         middle = (low + high) // 2

@@ -27,7 +27,7 @@ from kvarena.terms.answers import Refused
 from kvarena.terms.doors import line
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
-from kvarena.terms.members import among
+from kvarena.terms.members import among, any_of
 from kvarena.terms.ports import IntArray, Touch
 
 BACKUP, LOAD = "backup", "load"
@@ -206,7 +206,7 @@ class Copies:
         band.ids.check_bound(targets)
         bound = len(band.ids.bound_among(sources)) == len(sources)
         invariant("copies.state_of_unbound_slot", bound, sources=sources)
-        invariant("copies.state_onto_a_source", not np.isin(targets, sources).any(), sources=sources, targets=targets)
+        invariant("copies.state_onto_a_source", not any_of(among(targets, sources)), sources=sources, targets=targets)
         read, written, unit_bytes = band.ids.pages_of(sources), band.ids.pages_of(targets), band.grid.unit_bytes
         timeline, steps = self._ledger.timeline, self._ledger.steps
         if forward is not None:

@@ -33,8 +33,6 @@ class Growth:
         self._owner = maps.chain.plan.owner
         self._retiring = tuple(pool for pool in retirements if not never_retires(pool))
         self._looks_back = any(not pool.in_order for pool in self._retiring)
-        for pool in retirements:
-            pool.look_ahead(maps.table.pages_per_row)
         self.owner_retires = any(pool.name == self._owner for pool in self._retiring)
 
     def advance(self, rows: IntArray, starts: IntArray, lengths: IntArray) -> Refused | None:

@@ -9,7 +9,7 @@ import numpy as np
 from kvarena.chain.chain import Chain
 from kvarena.planning.mirroring import MirrorShape
 from kvarena.storage.requests import RequestTable
-from kvarena.storage.tables import Batch, ReadTables, Tables
+from kvarena.storage.tables import Batch, BatchTables, ReadTables
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
 from kvarena.terms.numbers import UNBOUND
@@ -38,6 +38,8 @@ class Staging:
 
 class Mirrors:
     """One line of integers on the device: a map per sub-pool, then the page ids of each row, then its slots.
+
+    Where tables were opened, the rows of a batch come last.
 
     An update's life:  1. gathered  what changed since the last launch, each place once; its value is the one of now.
                        2. staged    in the next slot of the ring, which nobody reads any more; a long one takes several.
@@ -96,7 +98,7 @@ class Mirrors:
         places = rows[:, None] * count + np.arange(count)
         return self._translated(self._segments[self._slots_name], self._mirror.read(self._slots.first + places))
 
-    def tables(self, rows: int, width: int | None = None) -> Tables:
+    def tables(self, rows: int, width: int | None = None) -> BatchTables:
         """Tables of up to so many rows, ``width`` pages each (a row's whole length by default), which a device fills.
 
         Called once, before anything is captured: the mirror is made anew, with a place for each row of a batch, and
@@ -128,7 +130,7 @@ class Mirrors:
         self._open(*self._order, Segment(batch_at, rows, batch.at, batch.changed))
         mirror = self._mirror
         make = mirror.tables if isinstance(mirror, TableMirror) else partial(ReadTables, mirror)
-        tables = Tables(names, make(rows, batch_at, lookups), batch, width)
+        tables = BatchTables(names, make(rows, batch_at, lookups), batch, width)
         self._has_tables = True
         return tables
 

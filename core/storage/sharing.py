@@ -164,8 +164,9 @@ class Sharing:
 
     def hand_over_slots(self, rows: IntArray, at: int) -> IntArray:
         """The same for several rows, int64 (rows,), each named once. Returns the ids, parallel to them."""
-        self._check_closed("sharing.hand_over_slot")
-        self._ownership.check_gives(rows, asked_by="sharing.hand_over_slot")
+        rows = line(rows, "sharing.hand_over_slots: rows")
+        self._check_closed("sharing.hand_over_slots")
+        self._ownership.check_gives(rows, asked_by="sharing.hand_over_slots")
         table, at = self._maps.table, self._place(at)
         slots = table.slot_columns[at][rows]
         if any_of(empty := slots == UNBOUND):
@@ -189,8 +190,8 @@ class Sharing:
 
     def take_slots(self, rows: IntArray, at: int) -> IntArray | Refused:
         """The same for several rows, int64 (rows,), each named once: all of them or none. Returns the ids."""
-        table, at = self._maps.table, self._place(at)
-        self._ownership.check_gives(rows, asked_by="sharing.take_slot")
+        table, at, rows = self._maps.table, self._place(at), line(rows, "sharing.take_slots: rows")
+        self._ownership.check_gives(rows, asked_by="sharing.take_slots")
         if any_of(full := table.slot_columns[at][rows] != UNBOUND):
             fail("storage.take_into_full_place", row=rows[full], at=at)
         taken = self._maps.chain.take_new(str(self._maps.slots_name), len(rows))
@@ -225,7 +226,7 @@ class Sharing:
         return [pool.name for pool in self._retirements if self._lacks(pool, ids, tokens)]
 
     def _lacks(self, pool: Retirement, ids: IntArray, tokens: int) -> bool:
-        """Whether a sub-pool has no page for one of these ids, all handed over, that a query at this length needs."""
+        """Whether a sub-pool has no page for one of these ids that a query at this length needs."""
         if pool.mints and not self._ownership.ids_retire:  # then each id has its page there
             return bool(len(ids) and ids[ids.argmin()] < 0)
         return not all_of(self.bound(pool.name, pool.needed(tokens, ids)))

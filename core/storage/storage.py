@@ -79,7 +79,6 @@ class Storage:
         self.device = device
         self.prefix = prefix
         self._books = books
-        self._retirements = retirements(plan, sizing.limits.grid)
         self._resets: list[Reset] = []
         self._furnish(sizing, *books(sizing))
         self.at_release: list[Callable[[], object]] = []
@@ -267,6 +266,7 @@ class Storage:
         """All that follows the sizing, made around a chain and a table."""
         self.sizing, self.chain, self.requests = sizing, chain, table
         maps = self._maps = Maps(chain, table)
+        self._retirements = retirements(self.plan, sizing.limits.grid, pages=table.pages_per_row)
         self._growth = Growth(maps, self._retirements)
         self._lanes = Lanes(chain.ledger)
         self.ownership = Ownership(maps, self._retirements)

@@ -32,7 +32,7 @@ class ReadTables:
             table[:rows, : len(columns)] = self._mirror.read(places)
 
 
-class Tables(Mapping[str, Any]):
+class BatchTables(Mapping[str, Any]):
     """The page tables of one batch, by sub-pool, and its state slots: int32, on the device, at addresses that stay.
 
     ``tables["full"]`` has shape (rows, width): the physical page at each page position of each row of the batch, the

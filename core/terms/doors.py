@@ -61,7 +61,8 @@ def share(value: Any, what: str) -> float:
 
 def is_share(value: Any) -> bool:
     """Whether it is a number above 0 and at most 1."""
-    return isinstance(value, int | float | np.integer | np.floating) and bool(0 < value <= 1)
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return number and bool(0 < value <= 1)
 
 
 def whole_answer(answer: Any, policy: str) -> int:

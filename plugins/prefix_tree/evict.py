@@ -46,6 +46,7 @@ class Evicting:
         """
         shelf, going, pieces = self._shelf, self._going, 0
         before = shelf.evictable.units()
+        # a policy that weighs was not told of what changed far away, and nothing does where there are whole ends alone
         look = shelf.look if shelf.facts.weighs and self._kinds.has_parts else None
         going.at_once = self._store.sharing.may_refuse
         try:

@@ -40,7 +40,7 @@ GONE = -1
 """The number of a node that was evicted."""
 
 NO_ID = np.int64(UNBOUND).tobytes()
-"""The id of a page that no sub-pool has; and as nodes have it."""
+"""``UNBOUND`` as nodes have ids: where a page is in no sub-pool."""
 
 
 class Node:

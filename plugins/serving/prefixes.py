@@ -176,8 +176,6 @@ class Prefixes:
         """The record of an admission that starts from this match."""
         if match is None:
             return Trial()
-        if not self._origins:
-            return Trial(match.tokens)
         stops = stops_of(match.origin, match.tokens)
         return Trial(match.tokens, match.origin, lineage=Lineage(None, stops))
 

@@ -5,7 +5,6 @@ import attrs
 from kvarena.plugins.serving.port import Request
 
 DONE, REFUSED, FAILED, ABORTED = "done", "refused", "failed", "aborted"
-FATES = (DONE, REFUSED, FAILED, ABORTED)
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ class Scheduler:
                        2. admit    it is charged and gets a row.
                        3. step     it advances, until it ends done; or a shortage or a higher priority stops it: back to
                                    the queue; or, if it cannot go on even alone, it ends failed.
-                       4. take     its record is handed out; until then it is kept, and with it the latest few thousand.
+                       4. take     its record is handed out; until then it is kept, as one of the latest few thousand.
     Or:                2. abort    from wherever it is; all that it holds comes back.
     Always:  arriving + queued + running == living, and a running request has an open row of its own.
     ``now``: when the last processed forward ended; a forward starts when the one before it has ended. ``counts`` and

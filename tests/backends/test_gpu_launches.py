@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvarena.assembly.config import Choice
 from kvarena.storage.storage import Storage
-from kvarena.storage.tables import Tables
+from kvarena.storage.tables import BatchTables
 from kvarena.terms.answers import Refused
 from kvarena.terms.ports import FieldView
 
@@ -39,7 +39,7 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def started(name: str, running: int, **device: Any) -> tuple[Storage, Tables, ToyDevice]:
+def started(name: str, running: int, **device: Any) -> tuple[Storage, BatchTables, ToyDevice]:
     """A storage with tables, its rows open, after its first forward."""
     settings = {"kernels": "torch", "counted": True, **device}
     storage = storage_of(
@@ -56,7 +56,7 @@ def started(name: str, running: int, **device: Any) -> tuple[Storage, Tables, To
     return storage, tables, storage.device
 
 
-def forward_of(storage: Storage, tables: Tables, length: int) -> Any:
+def forward_of(storage: Storage, tables: BatchTables, length: int) -> Any:
     """One iteration of an engine: step, launch, translate, record."""
     rows = storage.requests.open_rows()
     ids = storage.step(rows, np.full(len(rows), length))
@@ -64,7 +64,7 @@ def forward_of(storage: Storage, tables: Tables, length: int) -> Any:
     return launched(storage, tables, ids)
 
 
-def launched(storage: Storage, tables: Tables, ids: Any) -> Any:
+def launched(storage: Storage, tables: BatchTables, ids: Any) -> Any:
     forward = storage.forwards.launch(ids)
     storage.forwards.run(forward, tables.translate, ids)
     storage.forwards.record(forward)

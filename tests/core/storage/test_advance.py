@@ -253,7 +253,7 @@ def test_the_owner_retires_last() -> None:
     """Its page ids come back when nobody else is bound to them; what lives to the end is not looked at."""
     for kinds in ((SHORT, FULL), (SHORT, LONG), (Chunk(10), SHORT), (FULL,)):
         plan = storage_of(kinds).plan
-        found = retirements(plan)
+        found = retirements(plan, pages=8)
         assert found[-1].name == plan.owner
         assert [plan.names[pool.column] for pool in found] == [pool.name for pool in found]
         assert [never_retires(pool) for pool in found] == [pool.name == "full" for pool in found]

@@ -13,7 +13,7 @@ from storages import CHAINS, FULL, SHORT, STATE, opened, overlapped, process, ro
 from kvarena.assembly.config import Choice
 from kvarena.storage.mirrors import Mirrors
 from kvarena.storage.storage import Storage
-from kvarena.storage.tables import Tables
+from kvarena.storage.tables import BatchTables
 from kvarena.terms.errors import KvarenaError
 
 BACKENDS = {
@@ -48,7 +48,7 @@ def host_says(storage: Storage, rows: list[int], places: int) -> dict[str, Any]:
     return found
 
 
-def launched(storage: Storage, tables: Tables, rows: list[int], seen: list[Any]) -> Any:
+def launched(storage: Storage, tables: BatchTables, rows: list[int], seen: list[Any]) -> Any:
     """A forward over these rows, whose work fills the tables; what they should be is noted beside a copy of them."""
     tables.batch(rows_of(*rows))
     forward = storage.forwards.launch()
