@@ -61,21 +61,23 @@ class HoleMap:
     def drop_below(self, stop: int) -> int:
         """Remove the holes directly below page ``stop``, as far as there is no gap; returns how many."""
         if not self._last:
-            return self._drop_down(stop) if stop and self._bytes[stop - 1] else 0
-        place = self._last - stop + 1
-        return self._drop_up(place) if place < self.page_count and self._bytes[place] else 0
+            return self._drop_down(stop)
+        return self._drop_up(self._last - stop + 1)
 
     def drop_above(self, start: int) -> int:
         """Remove the holes from page ``start`` upwards, as far as there is no gap; returns how many."""
         if not self._last:
-            return self._drop_up(start) if start < self.page_count and self._bytes[start] else 0
-        stop = self._last - start + 1
-        return self._drop_down(stop) if stop and self._bytes[stop - 1] else 0
+            return self._drop_up(start)
+        return self._drop_down(self._last - start + 1)
 
     def _drop_down(self, stop: int) -> int:
+        if not stop or not self._bytes[stop - 1]:
+            return 0
         return self._drop(self._bytes.rfind(0, 0, stop) + 1, stop)
 
     def _drop_up(self, start: int) -> int:
+        if start >= self.page_count or not self._bytes[start]:
+            return 0
         stop = self._bytes.find(0, start)
         return self._drop(start, stop if stop >= 0 else self.page_count)
 

@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     purpose: Purpose = Purpose.ADMIT
 
 
-class Admission:
+class Admission(Promises):
     """Answers for one chain, from concrete demands alone.
 
     ``holdings`` tells what running requests have taken of their charges (``storage.ownership``). ``cache``
@@ -65,8 +65,7 @@ class Admission:
     that a request is charged on arrival. At 1.0 an admitted request never runs dry; below it, running requests
     may have to be retracted. It answers for the arena that it was made for: after ``Storage.resize`` it is made
     anew.
-    Its parts: ``prices`` say what requests cost, ``promises`` keep what they were charged (their verbs are admission's
-    too), and ``room`` knows what fits now.
+    Beside what it promised: ``prices`` say what requests cost, ``room`` knows what fits now.
     """
 
     def __init__(
@@ -84,16 +83,12 @@ class Admission:
             raise KvarenaError(f"chunk_tokens is {chunk_tokens}; a chunk has at least one token")
         if chunk_tokens > LENGTH_MAX:
             raise KvarenaError(f"chunk_tokens is {chunk_tokens}; a chunk has at most {LENGTH_MAX:,} tokens")
+        super().__init__(holdings, sub_pools=len(chain.plan.sub_pools), rows=sizing.running)
         self.chain = chain
         self.cache = cache
         self.prices = Prices(chain.plan, sizing, chunk_tokens=chunk_tokens, output_fraction=fraction)
-        self.promises = Promises(holdings, sub_pools=len(chain.plan.sub_pools), rows=sizing.running)
         self.room = Room(chain, cache)
         self._until: tuple[tuple[int, ...], tuple[str, ...]] = ((), ())
-        self.demand, self.largest_prompt = self.prices.demand, self.prices.largest_prompt
-        kept = self.promises
-        self.promise, self.start, self.withdraw = kept.promise, kept.start, kept.withdraw
-        self.recharge, self.forget, self.promised = kept.recharge, kept.forget, kept.promised
 
     @capacity_decision
     def ask(
@@ -123,7 +118,7 @@ class Admission:
         charge = self.prices.charge(*lengths, purpose)
         if charge is None:
             return self.prices.never(lengths[0], lengths[1], purpose)
-        promised = self.promises.promised()
+        promised = self.promised()
         found = self.room.look(tuple(map(add, charge, promised)), reading)
         if found != NO:
             return Admit(charge, found == AFTER)
@@ -148,11 +143,11 @@ class Admission:
         """
         if not isinstance(requests, Iterable):
             raise KvarenaError(f"admission.admit: requests are {requests!r}; give an iterable of them")
-        mark, locked = self.promises.mark(), list[Any]()
+        mark, locked = self.mark(), list[Any]()
         try:
             return self._admit(iter(requests), locked)
         except BaseException:  # nobody has the charges: nobody will start with them
-            self.promises.back_to(mark)
+            self.back_to(mark)
             for entry in locked:
                 self._unlock(entry)
             raise
@@ -199,6 +194,14 @@ class Admission:
         prompt, output, _ = whole_lengths(prompt_tokens, output_tokens)
         return None if self.prices.fits_alone(prompt, output) else self.prices.never(prompt, output)
 
+    def demand(self, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> Demand:
+        """What such a request may hold at once with its whole output, per sub-pool in chain order."""
+        return self.prices.demand(prompt_tokens, output_tokens, cached_tokens, Purpose.ADMIT)
+
+    def largest_prompt(self, output_tokens: int) -> int:
+        """The longest prompt that an empty arena could serve with this output; 0 where there is none."""
+        return self.prices.largest_prompt(output_tokens)
+
     def clip(self, prompt_tokens: int, output_tokens: int) -> int:
         """The largest output, up to that asked for, with which an empty arena and a request row could serve it.
 
@@ -229,12 +232,12 @@ class Admission:
         """
         asked = _asked(asked)
         prompt, output, cached = asked[:3]
-        check_victims(victims, self.promises.row_count)
+        check_victims(victims, self.row_count)
         charge = self.prices.charge(prompt, output, cached, asked.purpose)
         if charge is None:
             return None
         wanted = tuple(map(add, charge, self.promised()))
-        held, owed, unlocked = self.promises.holdings.held(), self.promises.owed(), Unlocked(self.cache)
+        held, owed, unlocked = self.holdings.held(), self.owed(), Unlocked(self.cache)
 
         def fits(stopped: Sequence[Victim]) -> bool:
             frees = units_by_row(stopped, held)
@@ -315,8 +318,7 @@ class Admission:
     def _gives_back(self) -> tuple[str, ...]:
         """What will give memory back, for people; nothing where nobody has a reason to wait."""
         ledger = self.chain.ledger
-        promises, steps = self.promises, ledger.steps
-        counts = (promises.starting_count, promises.holdings.open_count, steps.flying, len(ledger.uses))
+        counts = (self.starting_count, self.holdings.open_count, ledger.steps.flying, len(ledger.uses))
         if counts != self._until[0]:
             listed = [f"{count} {word[count > 1]}" for count, word in zip(counts, GIVES_BACK, strict=True) if count]
             self._until = (counts, tuple(listed))

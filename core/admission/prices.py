@@ -68,11 +68,12 @@ class Prices:
 
     def clip(self, prompt_tokens: int, output_tokens: int) -> int:
         """The largest output, up to that asked for, with which the request fits alone; 0 if none does."""
-        return max(0, min(output_tokens, self.rows_alone + 1 - prompt_tokens))
+        beyond = DEMAND_RULES[Purpose.CEILING].rows(prompt_tokens, output_tokens) - self.rows_alone
+        return max(0, output_tokens - max(0, beyond))
 
     def largest_prompt(self, output_tokens: int) -> int:
         """The longest prompt that an empty arena could serve with this output; 0 where there is none."""
-        return max(0, self.rows_alone - max(0, output_tokens - 1))
+        return max(0, self.rows_alone - DEMAND_RULES[Purpose.CEILING].rows(0, output_tokens))
 
     def by_chunk(self, lengths: Lengths, purpose: Purpose, chunk_tokens: int) -> Demand:
         """The charge of a request under another chunk limit."""

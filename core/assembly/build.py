@@ -28,8 +28,6 @@ from kvarena.terms.layers import Layer
 from kvarena.terms.ports import Device
 from kvarena.terms.units import ceil_div, format_bytes
 
-__all__ = ["build_storage", "check_bookkeeping", "limits_of", "machine_bytes", "plan_arena"]
-
 _log = event_log()
 
 

@@ -217,7 +217,7 @@ class Span(ABC):
 
     def _choose(self, count: int, lacking: int, actors: tuple[Actor, ...]) -> IntArray:
         """Pages of the span: holes and, where so many are lacking, vacated ones, then those of pending batches."""
-        found = self._found(lacking, actors) if lacking > 0 else None
+        found = self._settled(lacking, actors) if lacking > 0 else None
         if found is not None:
             count -= len(found)
         pages = self.holes.take(count)
@@ -225,7 +225,7 @@ class Span(ABC):
             fail("band.hole_order_gave_too_few", sub_pool=self.grid.name, asked=count, pages=pages)
         return pages if found is None else np.concatenate((pages, found))
 
-    def _found(self, lacking: int, actors: tuple[Actor, ...]) -> IntArray | None:
+    def _settled(self, lacking: int, actors: tuple[Actor, ...]) -> IntArray | None:
         """Make holes of the oldest whole batches that have so many pages; or give vacated ones that need no wait."""
         found, vacated = None, min(lacking, self.vacated.count)
         if vacated and self.ledger.due_after_forward(actors):

@@ -85,7 +85,7 @@ class Chain:
         self.counters = Counters()
         self.epoch = 0
         self.usage = Usage(self.bands, self.ledger, self._reprice)
-        self._each = list(self.bands.values())
+        self._in_order = list(self.bands.values())
         self._spans = [band for band in self.bands.values() if not isinstance(band, IdBand)]
         self._snapshot: ChainSnapshot | None = None
         self._answers: dict[tuple[int, ...], bool] = {}
@@ -100,7 +100,7 @@ class Chain:
         """Counts and frontiers of now; kept until one of them changes."""
         snapshot = self._snapshot
         if snapshot is None:
-            usable, shots = self.usable, tuple([band.shot() for band in self._each])
+            usable, shots = self.usable, tuple([band.shot() for band in self._in_order])
             released = self._released() if self.usage.pins else None
             snapshot = self._snapshot = tuple.__new__(ChainSnapshot, (usable.start, usable.stop, shots, released))
         return snapshot

@@ -91,7 +91,8 @@ class Locks:
         while True:
             if pins:
                 at.pins += pins
-                if at.pins != (pins > 0):  # another lock keeps the path above
+                changed = at.pins == (1 if pins > 0 else 0)
+                if not changed:  # another lock keeps the path above
                     pins = 0
             stop = at.stop
             if before is not None and stop > ends:

@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from kvarena.assembly.build import build_storage, plan_arena
+from kvarena.assembly.arena import plan_arena
+from kvarena.assembly.build import build_storage
 from kvarena.assembly.config import Choice
 from kvarena.assembly.loader import declared_layers, make_eviction
 from kvarena.plugins.stress.stage.operations import Op

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from kvarena.assembly.build import limits_of, plan_arena
+from kvarena.assembly.arena import limits_of, plan_arena
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig, PluginsConfig, SettingError, StorageConfig, at_least, structure
 from kvarena.assembly.loader import declared_layers

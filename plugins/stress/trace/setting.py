@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from kvarena.assembly.build import build_storage, limits_of, plan_arena
+from kvarena.assembly.arena import limits_of, plan_arena
+from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice, StorageConfig, at_least, structure
 from kvarena.assembly.loader import declared_layers, make_eviction

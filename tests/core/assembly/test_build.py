@@ -7,7 +7,8 @@ import attrs
 import numpy as np
 import pytest
 
-from kvarena.assembly.build import build_storage, limits_of, plan_arena
+from kvarena.assembly.arena import limits_of, plan_arena
+from kvarena.assembly.build import build_storage
 from kvarena.assembly.config import ArenaConfig, PoliciesConfig, PrefixConfig, StorageConfig
 from kvarena.backends.host import HostDevice
 from kvarena.layouts.mha import Mha

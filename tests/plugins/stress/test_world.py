@@ -5,7 +5,7 @@ import collections
 import attrs
 import pytest
 
-from kvarena.assembly.build import plan_arena
+from kvarena.assembly.arena import plan_arena
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.loader import declared_layers
 from kvarena.assembly.structuring import structure

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hands import make_storage, sharing
 
-from kvarena.assembly.build import limits_of, plan_arena
+from kvarena.assembly.arena import limits_of, plan_arena
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import ArenaConfig
 from kvarena.assembly.loader import make_eviction
