@@ -92,7 +92,8 @@ class RequestTable:
     def is_open(self, rows: IntArray | int) -> bool:
         """Whether this row, or every one of these, is in use."""
         if not isinstance(rows, np.ndarray):
-            return bool(0 <= rows < len(self._open) and self._open[rows])
+            known = isinstance(rows, int | np.integer) and 0 <= rows < len(self._open)
+            return bool(known and self._open[rows])
         return within(rows, len(self._open)) and all_of(self._open[rows])
 
     def are_distinct(self, rows: IntArray) -> bool:

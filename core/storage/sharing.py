@@ -81,7 +81,11 @@ class Sharing:
         Args:
             ids: int64 (pages,), a row's or handed over, in the order of positions; -1 where there is none. tokens:
                 whole pages of them.
+
+        Raises:
+            KvarenaError: the ids are no such array, or the tokens no count.
         """
+        ids, tokens = line(ids, "sharing.can_start: ids"), whole(tokens, "sharing.can_start: tokens")
         return not self._lacking(ids, tokens)
 
     def adopt(self, row: int, ids: IntArray) -> None:

@@ -9,6 +9,7 @@ from kvarena.plugins.prefix_tree.locks import Locks, node_of, split
 from kvarena.plugins.prefix_tree.node import Entry, Needs, Node, Root, needs_of
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.plugins.prefix_tree.store import Store
+from kvarena.terms.doors import whole
 from kvarena.terms.events import event_log, tells_debug
 from kvarena.terms.invariants import fail, invariant
 from kvarena.terms.ports import Eviction
@@ -94,14 +95,15 @@ class TreeCache:
         starts here has one of its own, from ``match``.
 
         Raises:
+            KvarenaError: the length is none.
             InvariantError: it is not locked, or was relaxed; nothing has changed.
         """
-        node = self._locked(entry)
+        node, length = self._locked(entry), whole(length, "prefix_tree.narrow: length")
         invariant("prefix_tree.narrow_of_unlocked_entry", entry.leased, entry=entry)
-        before = entry.leased.pop()
+        before = entry.leased[-1]
         firsts = tuple(map(max, before.firsts, self._kinds.firsts_at(length, entry.stop)))
         needs = needs_of(firsts, state=False)
-        entry.leased.append(needs)
+        entry.leased[-1] = needs
         if needs != before:
             self._locks.change(node, before, needs)
 

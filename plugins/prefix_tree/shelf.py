@@ -8,6 +8,7 @@ from kvarena.plugins.prefix_tree.facts import Facts
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.node import GONE, KV, ROWS, STATE, WHOLE, Counts, Node
+from kvarena.terms.invariants import fail
 from kvarena.terms.ports import Eviction, Piece
 
 
@@ -122,10 +123,16 @@ class Shelf:
             self._list(node, listed)
 
     def popped(self, key: int) -> Node:
-        """The policy has let go of the piece with this key. Returns its node."""
-        node = self.nodes[key >> 1]
-        assert node is not None
-        node.listed &= ~ROWS if key & 1 else ROWS
+        """The policy has let go of the piece with this key. Returns its node.
+
+        Raises:
+            InvariantError: there is no such piece, or it went before; nothing has changed.
+        """
+        piece = ROWS if key & 1 else WHOLE | STATE
+        node = self.nodes[key >> 1] if 0 <= key >> 1 < len(self.nodes) else None
+        if node is None or not node.listed & piece:
+            fail("prefix_tree.policy_chose_no_piece", policy=type(self.victims).__name__, key=key)
+        node.listed &= ~piece
         return node
 
     def gain_state(self, node: Node, state: int) -> None:

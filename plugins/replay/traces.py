@@ -156,5 +156,5 @@ def _shape(row: TraceRow, options: TraceOptions) -> TraceRow:
 
 def _length(count: int, scale: float, most: int | None) -> int:
     """A length after scaling and clipping: at least 1."""
-    scaled = count if scale == 1 else max(1, round(count * scale))
-    return min(scaled, ROW_TOKENS_MAX if most is None else most)
+    most = ROW_TOKENS_MAX if most is None else most
+    return max(1, round(min(count * scale, most))) if scale != 1 else min(count, most)

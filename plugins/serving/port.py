@@ -166,7 +166,10 @@ def checked(outcome: Any, rows: int) -> Outcome:
     if not (_is_time(seconds) and seconds >= 0):
         raise KvarenaError(f"Outcome.seconds is {seconds!r}; it must be a finite number of at least 0")
     if ended is not None:
-        found = np.asarray(ended)
+        try:
+            found = np.asarray(ended)
+        except ValueError:  # lists of different lengths
+            found = np.array([None], dtype=object)
         if found.dtype.kind != "b" or found.shape != (rows,):
             shape = f"{found.dtype} of shape {found.shape}"
             raise KvarenaError(
@@ -183,6 +186,7 @@ class Runner(Protocol):
                      2. result  asked in the order of the launches, once for each: it has ended.
     Of a request that was retracted, ended or aborted meanwhile a result is dropped: tokens are kept by position, so
     that the same position sampled again, after a retraction, replaces it; ``Served.generated`` says how many count.
+    It may submit requests to the loop while it is called, and aborts none: a step is under way.
     """
 
     def launch(self, batch: Batch, forward: Forward) -> None:

@@ -90,6 +90,7 @@ class Scheduler:
         flights = Flights(storage, runner, seats, use)
         self._rounds = Rounds(storage, config, stepping, flights, seats, ends=self._ends, counts=counts, use=use)
         self._idle_at = storage.chain.epoch
+        self._is_stepping = False
 
     @property
     def now(self) -> float:
@@ -118,8 +119,12 @@ class Scheduler:
         """Call a request off, wherever it is: all that it holds comes back, and its record says so.
 
         Raises:
-            KvarenaError: there is no such request, or it is over; nothing has changed.
+            KvarenaError: there is no such request, or it is over, or a step is under way; nothing has changed.
         """
+        if self._is_stepping:
+            raise KvarenaError(
+                f"request {request_id!r} is aborted inside a step, by a runner say; abort it between steps"
+            )
         job = self._arrivals.find(request_id)
         if job.place == RUNNING:
             self._seats.leave(np.array([job.row]))
@@ -163,20 +168,17 @@ class Scheduler:
         Raises:
             KvarenaError: the storage was resized since the loop was made.
         """
-        arrivals, rounds, running = self._arrivals, self._rounds, self._seats.running
+        arrivals, rounds = self._arrivals, self._rounds
         if not arrivals and not rounds.flying:
             self._idle()
             return False
         self._check_storage()
-        with self._use.memory_time:
-            if not running and not arrivals.queue and not rounds.flying:
-                self._idle()
-                self._ends.now = max(self.now, arrivals.next_at)
-            self._arrive()
-            self._admitting.admit(flying=rounds.flying)
-            if not rounds.turn():
-                invariant("scheduler.runs_on", not running, running=len(running))
-            self._check()
+        self._is_stepping = True
+        try:
+            with self._use.memory_time:
+                self._step()
+        finally:
+            self._is_stepping = False
         return bool(arrivals) or rounds.flying
 
     def report(self) -> Report:
@@ -223,6 +225,18 @@ class Scheduler:
             storage, self.admission, running, self.counts,
             prefixes=prefixes, checkpoints=checkpoints, keep_forwards=keep_forwards,
         )  # fmt: skip
+
+    def _step(self) -> None:
+        """Whose time has come arrives, who may starts, and the batch goes on."""
+        arrivals, rounds, running = self._arrivals, self._rounds, self._seats.running
+        if not running and not arrivals.queue and not rounds.flying:
+            self._idle()
+            self._ends.now = max(self.now, arrivals.next_at)
+        self._arrive()
+        self._admitting.admit(flying=rounds.flying)
+        if not rounds.turn():
+            invariant("scheduler.runs_on", not running, running=len(running))
+        self._check()
 
     def _arrive(self) -> None:
         """Whose time has come is queued, clipped to what memory holds; or refused at once, where it holds no output."""

@@ -13,6 +13,7 @@ from kvarena.assembly.arena import plan_arena
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.config import Choice
 from kvarena.assembly.loader import declared_layers, make_eviction
+from kvarena.assembly.places import Places
 from kvarena.plugins.stress.stage.operations import Op
 from kvarena.plugins.stress.stage.stage import Stage
 from kvarena.plugins.stress.swarm.case import Case
@@ -140,7 +141,8 @@ def open_storages(world: World, device: str, ranks: Sequence[int] = (0, 1)) -> l
         same = {"grain_bytes": grain, "watch_writes": world.seed % WATCHED_EVERY == 0}
         times = [{"seed": 2 * world.seed + rank, "timing": world.timings[rank]} for rank in ranks]
         choices = [Choice(device, time | same) for time in times]
-    return [build_storage(layers, attrs.evolve(config, backend=choice), catalog) for choice in choices]
+    places = Places(options={"backend": f"--device {device}"})
+    return [build_storage(layers, attrs.evolve(config, backend=choice), catalog, source=places) for choice in choices]
 
 
 def run_seed(world: World, operations: int, device: str = SIMULATED, *, keep: bool = False) -> Run:

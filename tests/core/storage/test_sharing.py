@@ -122,6 +122,9 @@ def test_a_request_starts_where_every_window_is_there(kinds: tuple[object, ...])
     with nothing_changes(storage):
         assert storage.sharing.can_start(path, 32)
         assert not storage.sharing.can_start(np.where(np.arange(8) == 7, -1, path), 32)
+        for wrong, tokens in ((None, 4), ([1, 2], 8), (path, "32"), (path, float("nan"))):
+            with pytest.raises(KvarenaError, match=r"sharing\.can_start: (ids|tokens)"):
+                storage.sharing.can_start(wrong, tokens)  # type: ignore[arg-type]
     storage.sharing.start(row, path, 32)
     for length in range(33, 60):
         stepped(storage, (row, length), (donor, length))

@@ -148,6 +148,8 @@ def test_lengths_are_scaled_then_clipped_and_blocks_with_them():
     assert shaped.prefix_ids == plain.prefix_ids[:4]
     tiny = read_trace(DATA / "mooncake.jsonl", TraceOptions(length_scale=1e-9)).rows[0]
     assert (tiny.prompt_tokens, tiny.output_tokens) == (1, 1)
+    huge = read_trace(DATA / "mooncake.jsonl", TraceOptions(length_scale=1e308, prompt_max=200, output_max=9)).rows[0]
+    assert (huge.prompt_tokens, huge.output_tokens) == (200, 9)
 
 
 def test_the_shipped_slice_suits_the_quickstart():

@@ -49,6 +49,7 @@ class Wrong(CountingRunner):
         (Outcome(1.0, np.zeros(3, dtype=bool)), r"Outcome.ended is bool of shape \(3,\)"),
         (Outcome(1.0, [0, 1]), r"Outcome.ended is int64 of shape \(2,\)"),
         (Outcome(1.0, "no"), "Outcome.ended is <U2"),
+        (Outcome(1.0, [[True], [True, False]]), r"Outcome.ended is object of shape \(1,\)"),
     ],
 )
 def test_an_outcome_that_is_none_ends_its_batch_alone(given: Any, says: str, in_flight: int) -> None:
@@ -113,4 +114,45 @@ def test_lengths_beyond_all_arenas_are_refused_with_their_sum(share: bool) -> No
     assert fates == [REFUSED, DONE, REFUSED, REFUSED, DONE]
     assert (report.served[1].clipped, report.served[1].generated) == (True, 64)
     assert "context_tokens" in report.served[0].reason
+    assert_empty(loop)
+
+
+class Aborts(CountingRunner):
+    """Calls a request off from where its batch is launched, waited for, or its keys are asked for."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.loop, self.refused = where, None, 0
+
+    def _abort(self, where: str) -> None:
+        if where == self.where:
+            with pytest.raises(KvarenaError, match="request 0 is aborted inside a step, by a runner say"):
+                self.loop.abort(0)
+            self.refused += 1
+
+    def launch(self, batch: Batch, forward: Any) -> None:
+        """Where nothing may change."""
+        self._abort("launch")
+        super().launch(batch, forward)
+
+    def result(self, batch: Batch) -> Outcome:
+        """Between two batches."""
+        self._abort("result")
+        return super().result(batch)
+
+    def keys(self, request: Request, count: int) -> Any:
+        """In the middle of an admission."""
+        self._abort("keys")
+        return super().keys(request, count)
+
+
+@pytest.mark.parametrize("where", ["launch", "result", "keys"])
+def test_nobody_is_aborted_inside_a_step(where: str) -> None:
+    """A runner that tries is told so, and nothing has changed: all are served."""
+    runner = Aborts(where)
+    runner.loop = loop = loop_over(storage_of(4000, in_flight=2, prefix=SHARED), runner)
+    for number in range(2):
+        loop.submit(Request(number, 0.0, 12, 5, prompt=tokens_of(12, first=number)))
+    assert [served.fate for served in loop.run().served] == [DONE, DONE]
+    assert runner.refused
     assert_empty(loop)

@@ -145,8 +145,8 @@ def test_the_same_operations_run_on_real_streams() -> None:
 
 def test_a_backend_that_is_not_here_is_one_clear_error() -> None:
     """With the names of those that are."""
-    with pytest.raises(ConfigError, match=r"--device cuda: no backend of this name is installed here; there are: cpu"):
-        check_world(draw_world(0), "cuda", "seed 0")
+    with pytest.raises(ConfigError, match=r"--device coda: no backend of this name is installed here; there are: cpu"):
+        check_world(draw_world(0), "coda", "seed 0")
 
 
 def test_a_policy_that_answers_nonsense_breaks_the_run_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
