@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import attrs
 
-from kvarena.terms.errors import PlanError
+from kvarena.terms.errors import ConfigError, KvarenaError, MissingExtraError, PlanError, PluginError
 
 
 @attrs.frozen
@@ -30,6 +30,16 @@ class Places:
     def place(self, key: str) -> str:
         """Where the setting stands: ``quickstart.toml: prefix.eviction``, or ``--eviction``."""
         return self.options.get(key) or ": ".join(part for part in (self.file, key) if part)
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """What is wrong with a file or folder that a setting names is told with the place of the setting."""
+        try:
+            yield
+        except (MissingExtraError, PluginError):
+            raise
+        except KvarenaError as error:
+            raise ConfigError(f"{self.place(key)}: {error}") from error
 
     @contextmanager
     def planning(self) -> Iterator[None]:

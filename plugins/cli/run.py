@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.loader import check_eviction, make_eviction, make_policies
+from kvarena.assembly.places import Places
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.cli.run_config import RunConfig, read_run_config
 from kvarena.plugins.cli.run_page import Finished, document, heading, planned, print_page
@@ -84,8 +85,11 @@ def _serve(config: RunConfig, options: dict[str, Any]) -> None:
     catalog = Catalog.installed(config.plugins, source=source)
     check_eviction(catalog, config.prefix, source)  # before a model is loaded, as all that a file can say
     make_policies(catalog, config.policies, source)
-    trace = read_trace(config.trace.file, config.trace)
-    model = _model(config)
+    places = Places(source, {"model": "--model"} if options["model"] is not None else {})
+    with places.reading("trace"):
+        trace = read_trace(config.trace.file, config.trace)
+    with places.reading("model"):
+        model = _model(config)
     requests = with_prompts(tuple(requests_of(trace.rows)), model.config.get_text_config().vocab_size, config)
     layers = probe_layers(model)
     storage = build_storage(layers, config.storage(layers, requests, source), catalog, source=source)

@@ -143,6 +143,25 @@ def test_a_dry_run_refuses_what_a_run_would(tmp_path: Path, capsys: Capture, old
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('model = "lfm3"', 'model = "nobody"', "serve.toml: model: 'nobody' is neither a tiny model nor a folder"),
+        ("azure_conv_48.csv", "nothing.csv", "serve.toml: trace: "),
+    ],
+)
+def test_what_a_setting_names_is_told_by_the_setting(
+    tmp_path: Path, capsys: Capture, old: str, new: str, says: str
+) -> None:
+    """A model or a trace that cannot be read."""
+    text = QUICKSTART.read_text().replace('file = "', f'file = "{QUICKSTART.parent}/')
+    assert old in text
+    path = tmp_path / "serve.toml"
+    path.write_text(text.replace(old, new))
+    assert told(capsys, "run", path, "--dry-run").startswith(f"kvarena: {says}")
+    assert told(capsys, "run", QUICKSTART, "--model", "nobody", "--dry-run").startswith("kvarena: --model: 'nobody'")
+
+
+@pytest.mark.parametrize(
     ("arena", "sections", "says"),
     [
         ('memory = "1KiB"', "", "arena.memory: a budget of 1,024 B"),
