@@ -7,7 +7,7 @@ from trees import Reader, keys_of, tree_of
 
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import InvariantError
-from kvarena.terms.lifetimes import Window
+from kvarena.terms.lifetimes import Lifetime, Window
 
 LONG, SHORT = Window(16), Window(8)
 KEYS = keys_of(*range(1, 13))
@@ -49,6 +49,29 @@ def test_what_a_reader_has_passed_may_go_kind_by_kind() -> None:
     assert one.tree.match(KEYS).tokens == 0, "nobody can start there any more"
     one.tree.unlock(one.entry)
     storage.close(one.row)
+    one.tree.clear()
+    assert_quiet(storage)
+
+
+@pytest.mark.req("DEM-3")
+@pytest.mark.req("TRE-1")
+@pytest.mark.parametrize("pools", [(LONG, SHORT), (LONG, SHORT, STATE)], ids=["alone", "with a state"])
+def test_a_page_that_any_window_needs_keeps_its_id(pools: tuple[Lifetime, ...]) -> None:
+    """Where ids come back with the last window: at 29 the long one needs rows from 14 on, the short one from 22 on."""
+    storage = storage_of(pools)
+    one = Reader(storage, tree_of(storage), KEYS)
+    assert one.grow(24)
+    one.insert(24)
+    one.tree.narrow(one.entry, 29)
+    assert one.grow(29)
+    one.tree.evict(lambda _: False)
+    own = storage.requests.pages[one.row, :6]
+    assert storage.sharing.bound(LONG.name, own).tolist() == [False] * 3 + [True] * 3
+    assert storage.sharing.bound(SHORT.name, own).tolist() == [False] * 5 + [True]
+    one.tree.verify()
+    storage.verify()
+    assert one.grow(40)
+    one.leave()
     one.tree.clear()
     assert_quiet(storage)
 
