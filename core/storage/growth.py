@@ -108,9 +108,8 @@ class Growth:
         if self._owner is not None:
             ids = table.flat[table.places(np.array([row]), own=True)]
             self._maps.chain.free_all({self._owner: ids[ids != UNBOUND]})
-        table.shorten(row, 0, 0)
         table.retired[:, row] = 0
-        table.version += 1
+        table.shorten(row, 0, 0)
 
     def cut(self, rows: IntArray, lengths: IntArray) -> None:
         """Give back the whole pages of these rows that lie beyond their new lengths."""
