@@ -89,8 +89,7 @@ def test_a_run_reports_all_its_requests_however_many(monkeypatch: pytest.MonkeyP
     assert [served.request.id for served in report.served] == list(range(10))
     for number in range(10, 20):
         loop.submit(Request(number, 0.0, 8, 1))
-    while loop.step():
-        pass
+    assert all(iter(loop.step, False))  # until there is nothing more to do
     assert [served.request.id for served in loop.take_served()] == [17, 18, 19]
 
 
