@@ -77,6 +77,8 @@ VERBS = st.lists(
     max_size=30,
 )
 
+HALF = 31
+
 
 class Player:
     """The same verbs on one storage: overlapped forwards that write, moves, zeroes, state copies, saves and loads."""
@@ -86,8 +88,9 @@ class Player:
         self.flying: list[Any] = []
         self.copies: list[Any] = []
         self.serial = 0
+        self.half = 0
         self.hosts = {
-            pool.name: self.storage.device.host_memory(pool.unit_bytes, 64)
+            pool.name: self.storage.device.host_memory(pool.unit_bytes, 2 * HALF)
             for pool in self.storage.plan.sub_pools
             if pool.unit_bytes
         }
@@ -137,9 +140,14 @@ class Player:
         return {name: mine for name, mine in found.items() if len(mine)}
 
     def submit(self, copy: Any) -> None:
-        """To or from places that begin where chance of the ids has it: in the same order on every device."""
+        """Saves go to one half of the host's places, loads come from the other: the halves change when all has landed.
+
+        Nothing orders a load behind a save that is under way, that is the caller's: so none meets another's places.
+        """
+        half = self.half if copy.kind == "backup" else 1 - self.half
         places = {
-            name: (self.hosts[name], (np.arange(len(ids)) * 7 + self.serial) % 61) for name, ids in copy.ids.items()
+            name: (self.hosts[name], (np.arange(len(ids)) * 7 + self.serial) % HALF + half * HALF)
+            for name, ids in copy.ids.items()
         }
         self.storage.copies.submit(copy, places)
         self.copies.append(copy)
@@ -176,6 +184,7 @@ class Player:
                 self.storage.device.synchronize(copy.use.event)
             self.storage.copies.end(copy)
         self.copies.clear()
+        self.half = 1 - self.half
 
     def rest(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Everything has landed: what the units that are held have in them, and what the host has."""
