@@ -84,7 +84,7 @@ def setting_of(world: World, device: str) -> Setting:
 
 
 def paged(world: World, page_tokens: int, catalog: Catalog) -> World:
-    """The world with pages of so many tokens: as many pages of each sub-pool, and requests of as many."""
+    """The world with pages of so many tokens: as many pages of each sub-pool, of a request and of the grid."""
     config = world.config()
     before = config.arena.page_tokens or page_tokens
     arena = attrs.evolve(
@@ -97,4 +97,7 @@ def paged(world: World, page_tokens: int, catalog: Catalog) -> World:
     memory = least_budget(plan, tuple(units[name] for name in plan.names), limits_of(arena))
     told = {"page_tokens": page_tokens, "context_tokens": arena.context_tokens, "memory": memory}
     storage = {**world.storage, "arena": {**world.storage["arena"], **told}}
+    if config.prefix.checkpoint_tokens:
+        grid = max(1, config.prefix.checkpoint_tokens // before) * page_tokens
+        storage["prefix"] = {**world.storage["prefix"], "checkpoint_tokens": grid}
     return attrs.evolve(world, storage=storage, prompt_max=max(1, world.prompt_max // before) * page_tokens)

@@ -15,6 +15,7 @@ from kvarena.plugins.stress.scenario.run import run_scenario
 from kvarena.plugins.stress.stage.stage import Stage
 from kvarena.plugins.stress.swarm.world import draw_world, installed
 from kvarena.plugins.stress.trace.scenario import scripts_of
+from kvarena.plugins.stress.trace.setting import paged
 from kvarena.plugins.stress.trace.trace import Compared, beside, record, replay, worlds_of
 from kvarena.policies.hole_order import NearestHoles
 from kvarena.terms.errors import ConfigError
@@ -132,6 +133,18 @@ def test_a_seed_runs_at_any_page_size(page_tokens: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.req("TRC-1")
+def test_a_grid_of_checkpoints_keeps_its_pages() -> None:
+    """A world that copies states every so many pages does so at any page size, and can be built."""
+    world = draw_world(next(seed for seed in range(40) if "prefix" in draw_world(seed).storage))
+    before = world.config()
+    assert before.prefix.checkpoint_tokens
+
+    for page_tokens in (1, 16, 64):
+        after = paged(world, page_tokens, installed()).config()
+        pages = before.prefix.checkpoint_tokens // before.arena.page_tokens
+        assert after.prefix.checkpoint_tokens == pages * page_tokens
+
+
 def test_a_scenario_file_is_recorded_case_by_case(scenario: Path) -> None:
     """Variables are filled in, repeats are played out, and sub-pools have kvarena's own names."""
     told = lines(scenario)
