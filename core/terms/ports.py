@@ -380,6 +380,13 @@ class Eviction(Protocol):
 class Codec(Protocol):
     """What a runner calls to write and read entries with side data; core never does."""
 
-    def encode(self, k: Any, v: Any) -> Sequence[Any]: ...
+    def encode(self, k: Any, v: Any) -> Sequence[Any]:
+        """Keys and values, (..., heads, dim), as one tensor per field of the layout, in order: (..., *field.shape).
 
-    def decode(self, fields: Sequence[Any]) -> tuple[Any, Any]: ...
+        Row by row: what a row becomes does not depend on the rows beside it.
+        """
+        ...
+
+    def decode(self, fields: Sequence[Any]) -> tuple[Any, Any]:
+        """The keys and values that such tensors stand for, (..., heads, dim), in a floating type."""
+        ...

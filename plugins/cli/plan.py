@@ -12,9 +12,11 @@ from kvarena.planning.sizing import size_plan
 from kvarena.plugins.cli.budget import read_budget
 from kvarena.plugins.cli.compare import compare
 from kvarena.plugins.cli.context import AMOUNT, DTYPE, FILE, catalog_of, json_option
+from kvarena.plugins.cli.kv_option import kv_layout_option
 from kvarena.plugins.cli.plain import print_json
 from kvarena.plugins.cli.plan_report import Planned, document, show
 from kvarena.plugins.cli.plan_source import arena_of, places_of, read_source
+from kvarena.plugins.models.kv_layout import KvLayout
 
 AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
 CONTEXT = click.IntRange(min=1, max=1 << 24)
@@ -32,6 +34,7 @@ SHORTER = 8
 @click.option("--page-size", type=int, help="Tokens a page. [default: 16, raised to what every rate divides]")
 @click.option("--tp", type=AT_LEAST_1, default=1, show_default=True, help="Tensor-parallel ranks; one is planned.")
 @click.option("--dtype", type=DTYPE, help="Type of keys and values. [default: the config's]")
+@kv_layout_option
 @click.option("--context", type=CONTEXT, help="Tokens of the longest request. [default: 32768, or the model's if less]")
 @click.option("--unit-align", type=AT_LEAST_1, help="Pad pages and slots to a multiple of so many bytes. [default: 1]")
 @click.option("--owner", type=click.Choice(["any", "required"]), help="required: refuse a model without full layers.")
@@ -61,7 +64,8 @@ def planned_from(config: Path, catalog: Catalog, options: Mapping[str, Any], *, 
     Raises:
         KvarenaError: the config, the options or the budget say something impossible.
     """
-    source = read_source(config, catalog, tp=options["tp"], dtype=options["dtype"])
+    kv_layout = KvLayout.named(options.get("kv_layout"), "--kv-layout", catalog)
+    source = read_source(config, catalog, tp=options["tp"], dtype=options["dtype"], kv_layout=kv_layout)
     arena, places = arena_of(source, options), places_of(source, options)
     with places.planning():
         plan = plan_arena(source.layers, arena)

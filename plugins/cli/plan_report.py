@@ -46,6 +46,7 @@ def document(planned: Planned) -> dict[str, Any]:
         **(summarize(spec, plan) if spec else {"layer_kinds": [layer.kind for layer in planned.source.layers]}),
         "source": planned.source.name,
         "dtype": spec.dtype if spec else None,
+        "kv_layout": spec.kv_layout if spec else None,
         "tp": spec.tp if spec else 1,
         "context_max": planned.source.context_max,
         "parameters": spec.parameters if spec else None,
@@ -130,9 +131,9 @@ def show(planned: Planned) -> None:
     plan, sizing, spec = planned.plan, planned.sizing, planned.source.spec
     title = planned.source.name
     if spec:
-        title = (
-            f"{spec.model_type}: {spec.num_layers} layers, {spec.dtype}, rank 1 of {spec.tp}  ({planned.source.name})"
-        )
+        kept = f" kept as {spec.kv_layout}" if spec.kv_layout else ""
+        title = f"{spec.model_type}: {spec.num_layers} layers, {spec.dtype}{kept}, rank 1 of {spec.tp}"
+        title += f"  ({planned.source.name})"
     lines(title, "", picture(plan), "")
     _show_bands(planned)
     fixed = " + ".join(f"{name} {format_bytes(size)}" for name, size in sizing.fixed.items() if size) or "nothing"

@@ -12,7 +12,9 @@ from kvarena.assembly.config import ArenaConfig, PrefixConfig, SettingError, Sto
 from kvarena.assembly.loader import check_eviction, declared_layers, make_policies
 from kvarena.assembly.places import Places
 from kvarena.planning.charges import DEFAULT_CONTEXT_TOKENS
+from kvarena.plugins.cli.logs import settle_logs
 from kvarena.plugins.models import ModelSpec, read_config, read_model
+from kvarena.plugins.models.kv_layout import KvLayout
 from kvarena.terms.errors import ConfigError, PluginError
 from kvarena.terms.layers import Layer
 
@@ -63,15 +65,21 @@ class Source:
         return self.spec.notes if self.spec else ()
 
 
-def read_source(path: Path, catalog: Catalog, *, tp: int, dtype: str | None) -> Source:
+def read_source(
+    path: Path, catalog: Catalog, *, tp: int, dtype: str | None, kv_layout: KvLayout | None = None
+) -> Source:
     """Read CONFIG: TOML by its suffix, else a model's config.json or its folder.
+
+    ``kv_layout`` keeps a model's keys and values per head in place of ``mha``.
 
     Raises:
         KvarenaError: it cannot be read, or says something impossible.
     """
     if path.suffix == ".toml":
+        if kv_layout is not None:
+            raise ConfigError(f"{path}: --kv-layout is for a model's config; declared layers name their own layouts")
         return _declared(path, catalog, tp=tp, dtype=dtype)
-    spec = read_model(read_config(path), tp=tp, dtype=dtype, source=str(path), catalog=catalog)
+    spec = read_model(read_config(path), tp=tp, dtype=dtype, source=str(path), catalog=catalog, kv_layout=kv_layout)
     return Source(str(path), spec.layers, spec=spec)
 
 
@@ -80,15 +88,17 @@ def _declared(path: Path, catalog: Catalog, *, tp: int, dtype: str | None) -> So
         raise ConfigError(
             f"{path}: --tp and --dtype cut a model's config; declared layers are one rank's, typed as written"
         )
-    config = structure(StorageConfig, read_toml(path), str(path))
-    catalog = catalog.under(config.plugins, source=str(path))
-    make_policies(catalog, config.policies, str(path))
-    check_eviction(catalog, config.prefix, str(path))
+    places = Places.in_file(path)
+    config = structure(StorageConfig, read_toml(path), places)
+    settle_logs(config.logs)
+    catalog = catalog.under(config.plugins, source=places)
+    make_policies(catalog, config.policies, places)
+    check_eviction(catalog, config.prefix, places)
     try:
         catalog.find("backends", config.backend.name)  # found, not made: a backend may need torch
     except PluginError as error:
-        raise PluginError(f"{path}: backend: {error}") from None
-    layers = declared_layers(config, catalog, str(path))
+        raise PluginError(f"{places.place('backend')}: {error}") from None
+    layers = declared_layers(config, catalog, places)
     if not layers:
         raise ConfigError(f"{path}: layers: none is declared, so there is nothing to plan; add [[layers]] tables")
     return Source(str(path), layers, declared=config)
@@ -98,7 +108,8 @@ def places_of(source: Source, options: Mapping[str, Any]) -> Places:
     """Where each setting stands: the option that was given for it, or the source."""
     names = {**SETTINGS, "memory": "memory", "gpu_memory": "memory"}
     given = {f"arena.{setting}": name for name, setting in names.items() if options[name] is not None}
-    return Places(source.name, {key: f"--{name.replace('_', '-')}" for key, name in given.items()})
+    path = Path(source.name) if source.declared else None
+    return Places(source.name, {key: f"--{name.replace('_', '-')}" for key, name in given.items()}, path)
 
 
 def arena_of(source: Source, options: Mapping[str, Any]) -> ArenaConfig:

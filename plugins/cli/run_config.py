@@ -12,6 +12,7 @@ from kvarena.assembly.config import (
     ArenaConfig,
     ChecksConfig,
     Choice,
+    LogsConfig,
     PluginsConfig,
     PoliciesConfig,
     PrefixConfig,
@@ -58,22 +59,25 @@ class RunConfig:
 
     ``seed`` draws the weights of a tiny model and the tokens of the prompts. ``memory_requests`` stands in
     for ``arena.memory``: room for so many requests as long as the longest of the trace, whatever the model.
-    ``shared_tokens``: every prompt begins with the same so many tokens, as after one system prompt.
+    ``shared_tokens``: every prompt begins with the same so many tokens, as after one system prompt. ``kv_layout`` is
+    the layout that keeps keys and values, its settings beside its name; None keeps them as the model writes them.
     """
 
     model: str
     trace: TraceSection
     arena: Mapping[str, Any] = attrs.field(factory=dict)
-    memory_requests: float | None = attrs.field(default=None)
-    version: int = attrs.field(default=1, validator=known_version)
+    memory_requests: float | None = attrs.field(default=None, metadata={"schema": {"minimum": 1, "maximum": 1e6}})
+    version: int = attrs.field(default=1, validator=known_version, metadata={"schema": {"const": 1}})
     seed: int = attrs.field(default=0, validator=at_least(0, 1 << 32))
     shared_tokens: int = attrs.field(default=0, validator=at_least(0, 1 << 31))
+    kv_layout: Choice | None = None
     backend: Choice = attrs.field(factory=lambda: Choice("cpu"))
     serving: ServingConfig = attrs.field(factory=ServingConfig)
     clock: ClockSection = attrs.field(factory=ClockSection)
     prefix: PrefixConfig = attrs.field(factory=PrefixConfig)
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
     checks: ChecksConfig = attrs.field(factory=ChecksConfig)
+    logs: LogsConfig = attrs.field(factory=LogsConfig)
     plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
 
     @memory_requests.validator
@@ -83,14 +87,14 @@ class RunConfig:
         if (value is None) == ("memory" not in self.arena):
             raise SettingError("memory_requests", "give either this or arena.memory")
 
-    def storage(self, layers: Sequence[Layer], requests: Sequence[Request], source: str = "") -> StorageConfig:
+    def storage(self, layers: Sequence[Layer], requests: Sequence[Request], source: str | Places = "") -> StorageConfig:
         """The sections that one storage is built from, its memory found where it is counted in requests.
 
-        ``source`` names the file in messages.
+        ``source`` names the file in messages, or its places.
         """
         table = dict(self.arena)
         if self.memory_requests is not None:
-            with Places(source).planning():
+            with Places.of(source).planning():
                 table["memory"] = self._memory(layers, requests, self.memory_requests, source)
         arena = structure(ArenaConfig, table, source, at="arena")
         return StorageConfig(
@@ -102,7 +106,7 @@ class RunConfig:
             plugins=self.plugins,
         )
 
-    def _memory(self, layers: Sequence[Layer], requests: Sequence[Request], count: float, source: str) -> int:
+    def _memory(self, layers: Sequence[Layer], requests: Sequence[Request], count: float, source: str | Places) -> int:
         arena = structure(ArenaConfig, {**self.arena, "memory": 1}, source, at="arena")
         plan = plan_arena(layers, arena)
         limits = limits_of(arena, self.prefix, plan, source=source)
@@ -117,16 +121,15 @@ class RunConfig:
         return least_budget(plan, tuple(math.ceil(units * count) for units in demand), limits)
 
 
-def read_run_config(path: str | Path, model: str | None = None) -> RunConfig:
-    """Read a config file; ``model`` takes the place of the one it names.
+def read_run_config(path: str | Path, **given: Any) -> RunConfig:
+    """Read a config file; ``given`` values (a ``model``, say) take the place of those it has, where they are not None.
 
     Raises:
         ConfigError: with the file, the key and what would do.
     """
     data = read_toml(path)
-    if model is not None:
-        data["model"] = model
-    source = Path(path).name
+    data.update({key: value for key, value in given.items() if value is not None})
+    source = Places.in_file(path, name=Path(path).name)
     config = structure(RunConfig, data, source)
     structure(ArenaConfig, {"memory": 1, **config.arena}, source, at="arena")
     file = config.trace.file

@@ -9,6 +9,7 @@ from kvarena.plugins.cli.output import console, pairs, table
 from kvarena.plugins.cli.run_config import RunConfig
 from kvarena.plugins.serving.port import Request
 from kvarena.plugins.serving.report import DONE, FAILED, REFUSED, Report
+from kvarena.plugins.transformers.keeping import Keeping
 from kvarena.plugins.transformers.tiny import TINY
 from kvarena.plugins.transformers.verify import Verdict
 from kvarena.storage.storage import Storage
@@ -17,12 +18,18 @@ from kvarena.terms.units import format_bytes
 
 @attrs.frozen
 class Finished:
-    """A run and what it measured."""
+    """A run and what it measured. ``codec``: the layout whose codec keys and values went through, if one."""
 
     report: Report
     verdict: Verdict | None
     wall_seconds: float
     verify_seconds: float
+    codec: str = ""
+
+    @property
+    def reference(self) -> str:
+        """What the tokens are compared with, in words."""
+        return f"transformers' own cache{f' through the codec of {self.codec!r}' if self.codec else ''}"
 
 
 def planned(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) -> dict[str, Any]:
@@ -31,6 +38,7 @@ def planned(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
     return {
         "version": 1,
         "model": config.model,
+        "kv_layout": None if config.kv_layout is None else config.kv_layout.name,
         "requests": len(requests),
         "prompt_tokens": sum(request.prompt_tokens for request in requests),
         "output_tokens": sum(request.output_tokens for request in requests),
@@ -41,7 +49,7 @@ def planned(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
     }
 
 
-def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) -> str:
+def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...], keeping: Keeping) -> str:
     """What runs, before it runs."""
     sizing, plan = storage.sizing, storage.plan
     bands = "   ".join(
@@ -53,6 +61,7 @@ def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
     return pairs(
         {
             "model": f"{config.model}{' (tiny, random weights)' if config.model in TINY else ''}",
+            **_kept(config, keeping),
             "bands": bands,
             "arena": f"{format_bytes(sizing.arena_bytes)} on {storage.device.name}, "
             f"pages of {plan.page_tokens} tokens, at most {sizing.running} requests at once",
@@ -62,6 +71,16 @@ def heading(config: RunConfig, storage: Storage, requests: tuple[Request, ...]) 
             f"{_in_flight(storage)}{_sharing(config, storage)}",
         }
     )
+
+
+def _kept(config: RunConfig, keeping: Keeping) -> dict[str, str]:
+    if config.kv_layout is None:
+        return {}
+    kept, written = (
+        sum(field.bytes for rows in keeping.rows.values() for field in getattr(rows, which))
+        for which in ("fields", "written")
+    )
+    return {"kv layout": f"{config.kv_layout}: {kept:,} B a token in all layers, {written:,} B as the model writes it"}
 
 
 def _in_flight(storage: Storage) -> str:
@@ -92,6 +111,7 @@ def document(finished: Finished) -> dict[str, Any]:
         "pages_moved": report.pages_moved,
         "bands": [attrs.asdict(band) for band in report.bands],
         "tokens_equal": None if finished.verdict is None else finished.verdict.equal,
+        "tokens_reference": None if finished.verdict is None else finished.reference,
         "tokens_compared": None if finished.verdict is None else finished.verdict.tokens,
         "wall_seconds": round(finished.wall_seconds, 3),
         "verify_seconds": round(finished.verify_seconds, 3),
@@ -161,5 +181,5 @@ def print_page(storage: Storage, finished: Finished) -> None:
         sign = "equal" if verdict.equal else "DIFFER"
         out.print(
             f"tokens     {sign}: {verdict.tokens:,} greedy tokens of {verdict.requests} requests against "
-            f"transformers' own cache ({finished.verify_seconds:.1f} s)"
+            f"{finished.reference} ({finished.verify_seconds:.1f} s)"
         )

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from kvarena.assembly.catalog import Catalog
 from kvarena.plugins.models.fields import Fields
+from kvarena.plugins.models.kv_layout import REPLACED, KvLayout
 from kvarena.plugins.models.outline import Outline, rank_layers
 from kvarena.plugins.models.parameters import estimate
 from kvarena.plugins.models.spec import ModelSpec
@@ -73,15 +74,18 @@ def read_model(
     dtype: str | None = None,
     source: str = "config.json",
     catalog: Plugins | None = None,
+    kv_layout: KvLayout | None = None,
 ) -> ModelSpec:
     """A model's layers and figures, from the object in its config.json or from ``config.to_dict()`` of transformers.
 
     ``tp`` is the number of tensor-parallel ranks; the layers are those of one. ``dtype`` is that of keys
     and values, None for the config's own. ``source`` names the config in messages and notes. ``catalog``
-    is where readers and layouts are found; None for all that is installed.
+    is where readers and layouts are found; None for all that is installed. ``kv_layout`` keeps keys and values
+    per head in place of ``mha``.
 
     Raises:
-        ConfigError: a field is missing or wrong, a layer's kind is unknown, or ranks do not divide a head count.
+        ConfigError: a field is missing or wrong, a layer's kind is unknown, ranks do not divide a head count, or
+            ``kv_layout`` cannot keep what the model has.
         PluginError: the reader of this model type is broken, or two plugins offer one.
     """
     plugins = catalog if catalog is not None else Catalog.installed()
@@ -90,7 +94,9 @@ def read_model(
         raise ConfigError(f"tp: a whole number from 1 to {TP_MAX:,} is needed here, not {tp!r}")
     outline = _outline(fields, plugins)
     names = {piece.geometry.layout for layer in outline.layers for piece in layer.pieces}
-    layouts = {name: plugins.load("layouts", name) for name in names}
+    if kv_layout is not None and REPLACED not in names:
+        raise ConfigError(f"{kv_layout.place}: {fields.source} has no keys and values per head; leave it out")
+    layouts = {name: kv_layout if kv_layout and name == REPLACED else plugins.load("layouts", name) for name in names}
     try:
         layers = rank_layers(outline.layers, tp, layouts.__getitem__)
     except ConfigError as error:
@@ -110,6 +116,7 @@ def read_model(
         notes=outline.notes,
         outlines=outline.layers,
         layouts=layouts,
+        kv_layout=kv_layout.name if kv_layout else None,
         weight_bytes_per_parameter=size.bytes_per_parameter if size else 2.0,
     )
 

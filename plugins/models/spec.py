@@ -16,7 +16,8 @@ class ModelSpec:
     ``layers`` are those of one of ``tp`` ranks. ``dtype`` is that of keys and values. ``context_max`` is
     the longest context the config names, None where it names none. ``parameters`` and
     ``active_parameters`` (those that one token's forward multiplies by) are estimates from the config,
-    None where it does not say enough. ``outlines`` hold the whole-model geometry.
+    None where it does not say enough. ``kv_layout`` is the layout that was named for keys and values in place of
+    the model's own, if one was. ``outlines`` hold the whole-model geometry.
     """
 
     model_type: str
@@ -33,6 +34,7 @@ class ModelSpec:
     outlines: tuple[LayerOutline, ...] = attrs.field(repr=False)
     layouts: Mapping[str, Any] = attrs.field(repr=False, eq=False)
     weight_bytes_per_parameter: float = 2.0
+    kv_layout: str | None = None
 
     def token_layers(self, tp: int) -> tuple[Layer, ...]:
         """The layers of one of ``tp`` ranks with only the parts that keep rows per token.

@@ -128,7 +128,13 @@ def replay(
         storage.release()
     document = {
         "version": REPLAY_VERSION,
-        "model": {"model_type": spec.model_type, "num_layers": spec.num_layers, "dtype": spec.dtype, "tp": spec.tp},
+        "model": {
+            "model_type": spec.model_type,
+            "num_layers": spec.num_layers,
+            "dtype": spec.dtype,
+            "tp": spec.tp,
+            "kv_layout": spec.kv_layout,
+        },
         "trace": _trace(trace),
         "gpu": attrs.asdict(settings.gpu),
         "arena": _arena(storage),

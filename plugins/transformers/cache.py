@@ -8,7 +8,7 @@ all. The first forward is bounded by the same budget, and windows keep only thei
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,7 +18,9 @@ from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerM
 
 from kvarena.assembly.build import build_storage
 from kvarena.assembly.config import ArenaConfig, StorageConfig, structure
+from kvarena.plugins.models.kv_layout import KvLayout
 from kvarena.plugins.transformers.geometry import held_bytes, held_tensors, learned_layers, plain_cache
+from kvarena.plugins.transformers.keeping import Keeping, KvRows, rows_of
 from kvarena.plugins.transformers.layers import ArenaAttention, ArenaIndexed, ArenaState, arena_layers
 from kvarena.plugins.transformers.memory import ArenaFullError, OwnedRows
 from kvarena.storage.storage import Storage
@@ -39,8 +41,7 @@ class _FirstForward(Cache):
     ) -> Any:
         self._before(layer_idx, lambda layer: isinstance(layer, CacheLayerMixin) and layer.get_seq_length())
         found = super().update(key_states, value_states, layer_idx, *args, **kwargs)
-        self._after()
-        return found
+        return self._after(layer_idx, *found)
 
     def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> Any:
         self._before(layer_idx, lambda layer: getattr(layer, "indexer_keys", None) is not None)
@@ -63,8 +64,8 @@ class _FirstForward(Cache):
         """A layer is about to be asked; ``used`` tells whether it holds something already."""
 
     @abstractmethod
-    def _after(self) -> None:
-        """A layer has stored rows."""
+    def _after(self, layer_idx: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer has stored rows; what the forward gets to see in place of these keys and values."""
 
 
 class ArenaCache(_FirstForward):
@@ -73,13 +74,16 @@ class ArenaCache(_FirstForward):
     ``config`` is the model's, ``memory`` the budget (``"2GiB"``), ``page_tokens`` the tokens of a page.
     ``max_running`` is the most sequences that the batch may ever hold (beams included); None takes the
     first batch's size. ``context_tokens`` is the longest sequence; None takes what the arena can hold, up
-    to 2**20. The memory is got when the first forward is over, and given back by ``close``, at the end of
+    to 2**20. ``kv_layout`` names the layout that keeps keys and values, ``"int8-heads"`` or ``{"name": ..., ...}``
+    with its settings; None keeps them as the model writes them. What a codec loses, each forward misses, the
+    first one too. The memory is got when the first forward is over, and given back by ``close``, at the end of
     a ``with`` block, or when the cache is garbage. A forward that meets a full arena raises
     ``ArenaFullError``; ``reset`` or ``close`` is what can follow. As with transformers' own caches, a second
     ``generate`` goes on where the first ended unless ``reset`` is called, and one cache serves one thread.
 
     Raises:
         ConfigError: ``config`` is none, the budget is no amount of bytes, or a setting is no count.
+        PluginError: no usable layout has the name.
         KvarenaError: a layer keeps its memory in a way that has no place in an arena; names the layer.
     """
 
@@ -91,6 +95,7 @@ class ArenaCache(_FirstForward):
         page_tokens: int | None = None,
         max_running: int | None = None,
         context_tokens: int | None = None,
+        kv_layout: str | Mapping[str, Any] | KvLayout | None = None,
     ) -> None:
         if not hasattr(config, "get_text_config"):
             raise ConfigError(f"ArenaCache: config is a {type(config).__name__}; give the model's own, model.config")
@@ -98,6 +103,8 @@ class ArenaCache(_FirstForward):
         given = {name: value for name, value in settings.items() if value is not None}
         self._arena = structure(ArenaConfig, {"memory": memory, "mirrors": False, **given}, "ArenaCache")
         self._config = config
+        self._kv_layout = KvLayout.named(kv_layout, "ArenaCache: kv_layout")
+        self._first: dict[int, KvRows] = {}
         self._rows: OwnedRows | None = None
         self._storage: Storage | None = None
         self._release: Any = None
@@ -107,7 +114,7 @@ class ArenaCache(_FirstForward):
     def reset(self) -> None:
         """Forget every token; the pages go back to the arena, which stays for the next batch."""
         if self._rows is None:
-            self.layers = plain_cache(self._config).layers
+            self.layers, self._first = plain_cache(self._config).layers, {}
             return
         self._rows.close()
         super().reset()
@@ -192,15 +199,21 @@ class ArenaCache(_FirstForward):
         if self._rows is None and layer_idx < len(self.layers) and used(self.layers[layer_idx]):
             self._take_over()
 
-    def _after(self) -> None:
+    def _after(self, layer_idx: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self._rows is not None:
-            return
+            return keys, values
         held = held_bytes(self.layers)
         if held > self._arena.memory:
             raise ArenaFullError(
                 f"the arena is full: the first forward alone caches {format_bytes(held)}, and the arena has "
                 f"{format_bytes(self._arena.memory)}; give ArenaCache more memory, or prefill in chunks"
             )
+        if self._kv_layout is None:
+            return keys, values
+        # transformers' layer holds the rows as they were written, so that the arena encodes each but once
+        if layer_idx not in self._first:
+            self._first[layer_idx] = rows_of(layer_idx, keys, values, self._kv_layout)
+        return self._first[layer_idx].round_trip(keys, values)
 
     def _take_over(self) -> bool:
         """Build the arena and move in what the first forward cached; False where it is not over yet."""
@@ -209,10 +222,10 @@ class ArenaCache(_FirstForward):
         if not _complete(self.layers):
             return False
         plain, batch = self.layers, self._held_batch()
-        learned = learned_layers(plain)
-        storage = build_arena(learned, self._arena, batch)
+        keeping = Keeping.of(learned_layers(plain), self._kv_layout)
+        storage = build_arena(keeping.layers, self._arena, batch)
         rows = OwnedRows(storage)
-        layers = arena_layers(plain, learned, rows)
+        layers = arena_layers(plain, keeping, rows)
         try:
             move_in(rows, plain, layers, batch)
         except ArenaFullError:

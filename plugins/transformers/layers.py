@@ -16,27 +16,28 @@ from transformers.cache_utils import (
 )
 
 from kvarena.plugins.transformers.geometry import CONV, INDEX, KV, RECURRENT, STATE, window_of
+from kvarena.plugins.transformers.keeping import Keeping
 from kvarena.plugins.transformers.memory import Place, RowMemory
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.layers import Layer
 
 
-def arena_layers(plain: Sequence[Any], learned: Sequence[Layer], memory: RowMemory, start: int = 0) -> list[Any]:
+def arena_layers(plain: Sequence[Any], keeping: Keeping, memory: RowMemory, start: int = 0) -> list[Any]:
     """The arena's layers in place of transformers' ``plain`` ones, for rows that hold ``start`` tokens."""
-    return [_arena_layer(old, layer, memory, start) for old, layer in zip(plain, learned, strict=True)]
+    return [_arena_layer(old, layer, keeping, memory, start) for old, layer in zip(plain, keeping.layers, strict=True)]
 
 
-def _arena_layer(plain: Any, layer: Layer, memory: RowMemory, start: int) -> Any:
+def _arena_layer(plain: Any, layer: Layer, keeping: Keeping, memory: RowMemory, start: int) -> Any:
     linear = isinstance(plain, LinearAttentionCacheLayerMixin)
     if isinstance(plain, DummyLayer):
         return plain
     if linear and isinstance(plain, CacheLayerMixin):
-        return ArenaHybrid(layer, memory, plain, start)
+        return ArenaHybrid(layer, keeping, memory, plain, start)
     if linear:
         return ArenaState(layer, memory, plain, start)
     if isinstance(plain, DynamicIndexedLayer):
-        return ArenaIndexed(layer, memory, plain, start)
-    return ArenaAttention(layer, memory, plain, start)
+        return ArenaIndexed(layer, keeping, memory, plain, start)
+    return ArenaAttention(layer, keeping, memory, plain, start)
 
 
 class _LayerCalls:
@@ -58,26 +59,30 @@ class _LayerCalls:
 
 
 class ArenaAttention(_LayerCalls, CacheLayerMixin):
-    """Keys and values of shape (batch, heads, tokens, dim), full or the last ``window - 1`` and the new ones."""
+    """Keys and values of shape (batch, heads, tokens, dim), full or the last ``window - 1`` and the new ones.
 
-    def __init__(self, layer: Layer, memory: RowMemory, plain: Any, start: int = 0) -> None:
+    They are kept as their layout's fields: encoded when they are written, decoded whenever they are read.
+    """
+
+    def __init__(self, layer: Layer, keeping: Keeping, memory: RowMemory, plain: Any, start: int = 0) -> None:
         self.window = window_of(plain)
         self.is_sliding = self.window is not None
         self.length = start
         self.memory = memory
         part = layer.part(KV)
         pool = part.lifetime.name if part else ""
-        self._k, self._v = (Place(pool, layer.index, KV, field) for field in ("k", "v"))
+        self._kv = keeping.rows[layer.index]
+        self._places = [Place(pool, layer.index, KV, field.name) for field in self._kv.fields]
 
     @property
     def keys(self) -> torch.Tensor | None:
         """A copy of the keys that the next forward will see; None before the first."""
-        return self._rows(self._k, self.length) if self.length else None
+        return self._rows(self.length)[0] if self.length else None
 
     @property
     def values(self) -> torch.Tensor | None:
         """A copy of the values that the next forward will see; None before the first."""
-        return self._rows(self._v, self.length) if self.length else None
+        return self._rows(self.length)[1] if self.length else None
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -90,14 +95,15 @@ class ArenaAttention(_LayerCalls, CacheLayerMixin):
         start, stop = self.length, self.length + key_states.shape[-2]
         self.memory.reach(stop, key_states.shape[0])
         self.fill(start, key_states, value_states)
-        keys, values = self._rows(self._k, start, stop), self._rows(self._v, start, stop)
+        found = self._rows(start, stop)
         self.length = stop
-        return keys, values
+        return found
 
     def fill(self, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write rows from position ``start`` on, which the memory has reached already."""
-        self.memory.write(self._k, start, keys.transpose(1, 2))
-        self.memory.write(self._v, start, values.transpose(1, 2))
+        fields = self._kv.encode(keys.transpose(1, 2), values.transpose(1, 2))
+        for place, rows in zip(self._places, fields, strict=True):
+            self.memory.write(place, start, rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """How many keys ``update`` will return for so many new tokens, and the position of the first."""
@@ -118,17 +124,18 @@ class ArenaAttention(_LayerCalls, CacheLayerMixin):
         """The first position that a query at ``length`` may see."""
         return 0 if self.window is None else max(0, length - self.window + 1)
 
-    def _rows(self, place: Place, start: int, stop: int | None = None) -> torch.Tensor:
-        """The rows from the first that position ``start`` sees, as transformers lays them out, contiguous."""
-        rows = self.memory.read(place, self._first(start), start if stop is None else stop)
-        return rows.transpose(1, 2).contiguous()
+    def _rows(self, start: int, stop: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values from the first that position ``start`` sees, as transformers lays them out, contiguous."""
+        first, end = self._first(start), start if stop is None else stop
+        keys, values = self._kv.decode([self.memory.read(place, first, end) for place in self._places])
+        return keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous()
 
 
 class ArenaIndexed(ArenaAttention):
     """Full attention with the keys of a sparse-attention indexer beside it, of shape (batch, tokens, dim)."""
 
-    def __init__(self, layer: Layer, memory: RowMemory, plain: Any, start: int = 0) -> None:
-        super().__init__(layer, memory, plain, start)
+    def __init__(self, layer: Layer, keeping: Keeping, memory: RowMemory, plain: Any, start: int = 0) -> None:
+        super().__init__(layer, keeping, memory, plain, start)
         self.index_length = start
         part = layer.part(INDEX)
         self._i = Place(part.lifetime.name if part else "", layer.index, INDEX, "k")
@@ -244,8 +251,8 @@ class ArenaHybrid(ArenaState, ArenaAttention):
 
     is_compileable = False
 
-    def __init__(self, layer: Layer, memory: RowMemory, plain: Any, start: int = 0) -> None:
-        ArenaAttention.__init__(self, layer, memory, plain, start)
+    def __init__(self, layer: Layer, keeping: Keeping, memory: RowMemory, plain: Any, start: int = 0) -> None:
+        ArenaAttention.__init__(self, layer, keeping, memory, plain, start)
         self._init_states(layer, memory, plain, start)
 
     def reset(self) -> None:

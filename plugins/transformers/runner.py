@@ -17,7 +17,8 @@ from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerM
 
 from kvarena.ledger.steps import Forward
 from kvarena.plugins.serving.port import Batch, Chunk, Outcome, Request
-from kvarena.plugins.transformers.geometry import CACHE_ARGUMENT, KV, STATE, layers_of, plain_cache
+from kvarena.plugins.transformers.geometry import CACHE_ARGUMENT, KV, STATE, plain_cache
+from kvarena.plugins.transformers.keeping import Keeping
 from kvarena.plugins.transformers.layers import arena_layers
 from kvarena.plugins.transformers.memory import KeptIds, RowMemory, Views, views_of
 from kvarena.plugins.transformers.tokens import Transcript, Transcripts
@@ -30,6 +31,7 @@ from kvarena.terms.ports import Event, IntArray
 class ModelRunner:
     """Greedy decoding of the loop's batches, in a storage built from ``probe_layers(model)``.
 
+    ``keeping``: where the storage was built from its layers instead, whose keys and values a named layout keeps.
     A step takes ``step_seconds`` on the loop's clock, and ``token_seconds`` more for each token that it
     forwards, however long the model really took: a run repeats to the step on any machine.
 
@@ -44,12 +46,19 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: PreTrainedModel, storage: Storage, *, step_seconds: float = 0.02, token_seconds: float = 0.0
+        self,
+        model: PreTrainedModel,
+        storage: Storage,
+        *,
+        keeping: Keeping | None = None,
+        step_seconds: float = 0.02,
+        token_seconds: float = 0.0,
     ) -> None:
         self.model = model
         self._kinds = plain_cache(model.config).layers
-        self._layers = layers_of(storage.plan, len(self._kinds))
-        check_servable(model, self._kinds, self._layers)
+        self._keeping = Keeping.planned(storage.plan, len(self._kinds)) if keeping is None else keeping
+        check_servable(model, self._kinds, self._keeping.layers)
+        self._keeping.check_plan(storage.plan)
         self._storage = storage
         self._views, self._viewed = views_of(storage), storage.chain
         storage.at_release.append(self._forget_views)
@@ -135,7 +144,7 @@ class ModelRunner:
 
     def _forward(self, memory: RowMemory, chunk: Chunk, transcript: Transcript) -> bool:
         """Forward one chunk through the model, and write its greedy token; whether that one ends the answer."""
-        cache = Cache(layers=arena_layers(self._kinds, self._layers, memory, chunk.start))
+        cache = Cache(layers=arena_layers(self._kinds, self._keeping, memory, chunk.start))
         token = forward(self.model, cache, transcript.read(chunk.start, chunk.stop))
         memory.commit()
         ends = token in self._ends
@@ -178,8 +187,13 @@ def check_servable(model: PreTrainedModel, kinds: Sequence[Any], layers: Sequenc
     """Refuse layers that the model's caches do not fit, and a state that never reaches the cache (recurrent_gemma).
 
     Raises:
-        KvarenaError: names the first such layer.
+        KvarenaError: names the first such layer, or the numbers of layers where they differ.
     """
+    if len(kinds) != len(layers):
+        raise KvarenaError(
+            f"this {model.config.model_type!r} model has {len(kinds)} layers that cache, and the runner was told of "
+            f"{len(layers)}; learn them with probe_layers(model)"
+        )
     for kind, layer in zip(kinds, layers, strict=True):
         if isinstance(kind, CacheLayerMixin) and not layer.part(KV):
             raise KvarenaError(

@@ -29,12 +29,11 @@ class LocalModel:
     model: PreTrainedModel
     tokenizer: Any
 
-    def answer(
-        self, prompt: str, *, memory: str | int = "2GiB", max_new_tokens: int = 128, page_tokens: int | None = None
-    ) -> Answer:
+    def answer(self, prompt: str, *, memory: str | int = "2GiB", max_new_tokens: int = 128, **settings: Any) -> Answer:
         """Answer one prompt greedily, the cache in an arena of ``memory`` that is gone afterwards.
 
-        A tokenizer with a chat template is given the prompt as a user's turn.
+        ``settings`` are further ones of ``ArenaCache``, such as ``page_tokens`` and ``kv_layout``. A tokenizer with a
+        chat template is given the prompt as a user's turn.
 
         Raises:
             ConfigError: the prompt is empty.
@@ -44,7 +43,7 @@ class LocalModel:
         length = inputs["input_ids"].shape[1]
         if not length:
             raise ConfigError("the prompt is empty: the tokenizer makes no token of it")
-        with ArenaCache(self.model.config, memory=memory, page_tokens=page_tokens) as cache, torch.inference_mode():
+        with ArenaCache(self.model.config, memory=memory, **settings) as cache, torch.inference_mode():
             found = self.model.generate(
                 **inputs, **{CACHE_ARGUMENT: cache}, max_new_tokens=max_new_tokens, do_sample=False
             )

@@ -45,6 +45,8 @@ def test_the_answer_is_that_of_plain_generate(folder):
     assert found.tokens == tuple(plain[0, length:].tolist())
     assert found.text == local.tokenizer.decode(plain[0, length:], skip_special_tokens=True)
     assert found.text.startswith("w")
+    wide = {"name": "mha", "dtype": "float64"}
+    assert local.answer(PROMPT, memory="4MiB", max_new_tokens=24, kv_layout=wide) == found
 
 
 def test_a_chat_template_gets_the_prompt_as_a_turn(folder):
