@@ -75,7 +75,7 @@ class GpuDevice(GpuStreams):
         self.platform.memory().check(self.platform.name, arena_bytes)
         self.chosen, self.why = self.open_kernels()
         if self.chosen.name != TRITON and self.kernels != TORCH:
-            _log.warning("gpu_kernels_fall_back", backend=self.platform.name, why=self.why)
+            _log.warning("device.kernels_fall_back", backend=self.platform.name, why=self.why)
         self._whole = self.platform.zeros(arena_bytes, torch.uint8)
         self._uploads = Uploads(self.platform)
         self.platform.synchronize()

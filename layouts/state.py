@@ -172,7 +172,7 @@ class Tensors:
     """Any named tensors: ``Tensors({"conv": ("bfloat16", (64, 3)), "state": ("float32", (4, 16, 16))})``.
 
     For a state that no other layout describes, from Python or from TOML
-    (``tensors = {conv = {dtype = "bfloat16", shape = [64, 3]}}``).
+    (``tensors = [{name = "conv", dtype = "bfloat16", shape = [64, 3]}]``).
     """
 
     name = "tensors"

@@ -28,6 +28,7 @@ QUICK = {
     "admission": ["--quick"],
     "prefix": ["--quick"],
     "goodput": ["--quick"],
+    "startup": ["--quick"],
 }
 
 

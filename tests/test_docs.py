@@ -1,24 +1,27 @@
-"""What the documents promise: every example runs, every table is complete, every link leads somewhere."""
+"""What the documents promise: every table is complete, every link leads somewhere, the site builds.
 
-import contextlib
+That every block of code runs is in ``test_doc_blocks``.
+"""
+
+import ast
+import importlib
+import importlib.util
 import inspect
-import io
+import os
 import re
+import subprocess
 import sys
-import types
 from pathlib import Path
-from typing import Any
 
 import attrs
 import click
 import pytest
+from test_floors import FLOORS, WINGS
 
+import kvarena
 from kvarena.assembly import config, hookspecs
-from kvarena.assembly.catalog import KINDS, Catalog
-from kvarena.assembly.config import read_toml, structure
-from kvarena.assembly.loader import declared_layers
+from kvarena.assembly.catalog import KINDS
 from kvarena.plugins.cli.plan import plan
-from kvarena.terms.fields import Layout
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
@@ -33,43 +36,10 @@ def blocks(page: str | Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
 
 
-def printed(code: str, **names: Any) -> str:
-    """Run a block of a page and return what it prints."""
-    module = types.ModuleType("page")
-    vars(module).update(names)
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(code, "page", "exec"), vars(module))
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/config.md", "docs/embed.md", "docs/overlap.md"])
-def test_an_example_prints_what_the_page_says(page: str) -> None:
-    """The block of output after a block of Python is what it prints, to the letter."""
-    pairs = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
-
-    assert pairs
-    for code, output in pairs:
-        assert printed(code) == output
-
-
 def test_the_first_example_is_short() -> None:
     """Twelve lines, imports and all."""
     code = blocks("README.md", "python")[0].splitlines()
     assert len([line for line in code if line.strip()]) <= 12
-
-
-@pytest.mark.slow
-def test_the_drop_in_works_as_written() -> None:
-    """The README's second example, given a model and inputs, answers what transformers' own cache answers."""
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    tiny = pytest.importorskip("kvarena.plugins.transformers.tiny")
-    model = tiny.build_tiny("lfm3", seed=0)
-    asked = {"input_ids": torch.arange(3, 43)[None], "max_new_tokens": 8, "do_sample": False}
-    example = blocks("README.md", "python")[1] + "\nanswer = output.tolist()\nprint(answer)"
-
-    assert printed(example, model=model, inputs=asked) == f"{model.generate(**asked).tolist()}\n"
 
 
 def test_the_readme_gives_two_commands() -> None:
@@ -112,7 +82,7 @@ def test_no_page_has_a_place_that_waits_to_be_filled(page: Path) -> None:
     "section",
     [
         config.StorageConfig, config.ArenaConfig, config.PoliciesConfig, config.PrefixConfig, config.ChecksConfig,
-        config.PluginsConfig,
+        config.PluginsConfig, config.LogsConfig,
     ],
 )  # fmt: skip
 def test_every_setting_is_documented(section: type) -> None:
@@ -141,7 +111,7 @@ def test_every_kind_of_plugin_is_documented() -> None:
 
 def test_every_hook_is_documented_with_its_signature_and_tested() -> None:
     """A hook that nobody explains, or that no test calls, does not ship."""
-    page, tests = text_of("docs/plugins.md"), text_of("tests/core/assembly/test_loader.py")
+    page, tests = text_of("docs/hooks.md"), text_of("tests/core/assembly/test_loader.py")
     hooks = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("kvarena_")}
 
     assert hooks
@@ -151,32 +121,6 @@ def test_every_hook_is_documented_with_its_signature_and_tested() -> None:
         assert f".{name}(" in tests
 
 
-def test_the_layout_of_the_tutorial_is_a_layout() -> None:
-    """The thirty lines of docs/plugins.md declare four fields, and are thirty lines."""
-    code = blocks("docs/plugins.md", "python")[0]
-    module = types.ModuleType("kvarena_rowscale")
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(code, "docs/plugins.md", "exec"), vars(module))
-    finally:
-        del sys.modules[module.__name__]
-    layout = module.RowScaledLayout(heads=8, head_dim=128)
-
-    assert isinstance(layout, Layout)
-    assert sum(field.bytes for field in layout.fields()) == 2 * 8 * 128 + 2 * 8 * 2
-    assert len(code.splitlines()) <= 30
-
-
-def test_the_layers_of_the_config_page_are_declared_as_written(tmp_path: Path) -> None:
-    """The TOML of docs/config.md is read, and declares six layers."""
-    path = tmp_path / "layers.toml"
-    path.write_text(blocks("docs/config.md", "toml")[0])
-    layers = declared_layers(structure(config.StorageConfig, read_toml(path), "layers.toml"), Catalog.installed())
-
-    assert [layer.index for layer in layers] == [0, 1, 2, 3, 4, 5]
-    assert layers[5].shares == 3
-
-
 def test_design_notes_are_numbered_once_and_listed() -> None:
     """A number names one note, and the list leads to every note."""
     notes = sorted(path.name for path in (ROOT / "docs" / "notes").glob("[0-9]*.md"))
@@ -184,3 +128,108 @@ def test_design_notes_are_numbered_once_and_listed() -> None:
 
     assert numbers == [f"{number:04}" for number in range(1, len(notes) + 1)]
     assert re.findall(r"\]\((\d{4}-[^)]+)\)", text_of("docs/notes/README.md")) == notes
+
+
+def in_nav() -> list[str]:
+    """The pages that mkdocs.yml names, without reading YAML."""
+    return re.findall(r"^ +- (?:.*: )?([\w./-]+\.md)$", text_of("mkdocs.yml").partition("\nnav:\n")[2], re.MULTILINE)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """Each page of docs/ once, and beside them those that lie elsewhere."""
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
+
+    assert sorted(in_nav()) == sorted([*pages, "contributing.md", "changes.md", "benchmarks.md"])
+
+
+def documented() -> list[str]:
+    """What the reference pages take from docstrings, as dotted names."""
+    return re.findall(
+        r"^::: ([\w.]+)$", "\n".join(text_of(path) for path in sorted(ROOT.glob("docs/reference/*.md"))), re.M
+    )
+
+
+def test_every_name_of_the_face_has_its_place_in_the_reference() -> None:
+    """Each name of ``kvarena.__all__``, at its home, once; and whatever the reference names is there."""
+    face = [node for node in ast.walk(ast.parse(text_of("core/__init__.py"))) if isinstance(node, ast.ImportFrom)]
+    homes = {
+        alias.name: f"{node.module}.{alias.name}" for node in face for alias in node.names if node.module != "typing"
+    }
+    listed = documented()
+
+    assert set(homes) == set(kvarena.__all__)
+    assert len(listed) == len(set(listed))
+    assert not sorted(set(homes.values()) - set(listed))
+    for name in listed:
+        module, _, inner = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), inner) or importlib.util.find_spec(name), name
+
+
+def test_every_port_is_in_the_reference() -> None:
+    """Every public class of ``kvarena.terms.ports``, and the hooks."""
+    ports = ast.parse(text_of("core/terms/ports.py"))
+    names = {f"kvarena.terms.ports.{node.name}" for node in ports.body if isinstance(node, ast.ClassDef)}
+
+    assert not sorted((names | {"kvarena.assembly.hookspecs"}) - set(documented()))
+
+
+def test_the_map_of_rooms_is_the_list_of_floors() -> None:
+    """docs/map.md has the rooms that there are, on the floors where the test of imports has them, from the top down."""
+    block = blocks("docs/map.md", "text")[0]
+    floors: list[set[str]] = []
+    for number, room in re.findall(r"^(\d\w?)? +((?:core|plugins)/\w+) +\w", block, re.MULTILINE):
+        if number:
+            floors.append(set())
+        floors[-1].add(room)
+    there = [{room for room in floor if (ROOT / room / "__init__.py").is_file()} for floor in FLOORS]
+    numbers = re.findall(r"^(\d\w?) ", block, re.MULTILINE)
+    wings = re.search(r"^wings: ([a-z/ ]+?)  ", block, re.MULTILINE)
+
+    assert floors[::-1] == [floor for floor in there if floor]
+    assert numbers == sorted(numbers, reverse=True)
+    assert wings is not None
+    assert set(wings[1].replace("/", "").split()) == WINGS
+
+
+def test_every_fragment_of_news_is_one() -> None:
+    """A file of changelog.d/ is named after what it is about and its kind, and holds sentences without a bullet."""
+    for path in (ROOT / "changelog.d").iterdir():
+        if path.name in ("README.md", "template.md.jinja"):
+            continue
+        text = path.read_text(encoding="utf-8").strip()
+        assert re.fullmatch(r"[a-z0-9-]+\.(added|changed|fixed)\.md", path.name), path.name
+        assert text.endswith("."), f"{path.name}: a sentence ends with a point"
+        assert not text.startswith(("-", "*", "#")), f"{path.name}: the release makes the list"
+        assert "\n\n" not in text, f"{path.name}: one paragraph"
+
+
+def test_the_news_can_be_collected() -> None:
+    """towncrier finds each fragment under its kind."""
+    pytest.importorskip("towncrier", reason="towncrier is not installed: pip install '.[dev]'")
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "9.9.9", "--date", "2026-01-01"]
+    drafted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    fragments = [path for path in (ROOT / "changelog.d").glob("*.md") if path.name != "README.md"]
+
+    assert "## 9.9.9 (2026-01-01)" in drafted
+    for path in fragments:
+        assert " ".join(path.read_text(encoding="utf-8").split()) in " ".join(drafted.split()), path.name
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing(tmp_path: Path) -> None:
+    """``mkdocs build --strict``: links, anchors and names are there; a page fetches nothing but from its own site."""
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
+    pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed: pip install '.[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False, timeout=240)
+    assert built.returncode == 0, built.stderr
+    pages = {path.relative_to(tmp_path / "site").as_posix(): path for path in (tmp_path / "site").rglob("*.html")}
+    loads = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?https?://[^>]*>")
+    fetched = {name: loads.findall(path.read_text(encoding="utf-8")) for name, path in pages.items()}
+    styles = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.css"))
+
+    assert {"index.html", "contributing.html", "reference/ports.html"} <= set(pages)
+    assert 'id="kvarena.storage.storage.Storage.step"' in pages["reference/storage.html"].read_text(encoding="utf-8")
+    assert not {name: found for name, found in fetched.items() if found}
+    assert not re.findall(r"url\([\"']?https?://|@import", styles)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ON_CORE = ("models", "prefix_tree", "hicache", "pd", "parallel", "speculative", "report", "metrics", "scaffold")
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"core/terms"}),
     frozenset({"core/planning", "core/ledger"}),
@@ -15,10 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"core/admission"}),
     frozenset({"core/storage"}),
     frozenset({"core/assembly"}),
-    frozenset(
-        f"plugins/{room}"
-        for room in ("models", "prefix_tree", "hicache", "pd", "parallel", "speculative", "report", "metrics")
-    ),
+    frozenset(f"plugins/{room}" for room in ON_CORE),
     frozenset({"plugins/serving"}),
     frozenset({"plugins/transformers", "plugins/replay", "plugins/stress"}),
     frozenset({"plugins/conformance"}),

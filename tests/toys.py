@@ -41,3 +41,7 @@ class SinksAndWindow:
         gone = (range(self.sinks, max(self.sinks, start - self.window + 1)),)
         going = (range(self.sinks, max(self.sinks, stop - self.window + 1)),)
         return ranges.subtract(going, gone)
+
+    def repeats(self) -> tuple[int, int]:
+        """From a whole window behind the sinks on, each token needs one row more and one row less."""
+        return self.sinks + self.window, 1

@@ -45,7 +45,7 @@ def build_storage(
     """
     places = Places.of(source)
     catalog = catalog or Catalog.installed(config.plugins, source=places)
-    layers = layers or declared_layers(config, catalog, places.file)
+    layers = layers or declared_layers(config, catalog, places)
     if not layers:
         raise ConfigError(f"{places.place('layers')}: no model and no [[layers]]; one of them is needed")
     with places.planning():
@@ -53,7 +53,7 @@ def build_storage(
         sizing = size_plan(plan, config.arena.memory, limits_of(config.arena, config.prefix, plan, source=places))
     policies = make_policies(catalog, config.policies, places)
     check_eviction(catalog, config.prefix, places)
-    device: Device = make(catalog, "backends", config.backend, places.place("backend"))
+    device: Device = make(catalog, "backends", config.backend, "backend", places=places)
     hooks = hook_manager(catalog, config.plugins)
     make_chain = partial(
         Chain,
@@ -73,13 +73,14 @@ def build_storage(
         device.close()
         raise
     storage.at_release.append(lambda: call_hook(hooks, "kvarena_storage_closed", storage=storage))
+    storage.at_release.append(lambda: _log.info("storage.closed", backend=device.name))
     try:
         call_hook(hooks, "kvarena_storage_opened", storage=storage)
     except PluginError:
         device.close()
         raise
     size = {"arena_bytes": sizing.arena_bytes, "rows": sizing.running, **sizing.units}
-    _log.info("storage_opened", backend=device.name, **size)
+    _log.info("storage.opened", backend=device.name, **size)
     return storage
 
 

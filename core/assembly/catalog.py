@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import attrs
 import importlib_metadata
@@ -167,6 +168,16 @@ class Catalog:
             )
         return usable[0]
 
+    def duplicates(self) -> tuple[KvarenaError, ...]:
+        """Each name that two plugins offer, as the refusal that asking for it would raise. Imports nothing."""
+        found = []
+        for kind, name in sorted({(entry.kind, entry.name) for entry in self.entries()}):
+            try:
+                self.find(kind, name)
+            except PluginError as refusal:
+                found.append(refusal)
+        return tuple(found)
+
     def _why_not(self, entry: Entry) -> str | None:
         """Why ``[plugins]`` or the environment leaves this plugin out; None where it is in."""
         enabled = any(word in self._plugins.enable for word in entry.words)
@@ -184,6 +195,21 @@ class Catalog:
                 if word not in known:
                     place = places.place(f"plugins.{setting}")
                     raise ConfigError(f"{place}: no installed plugin is named {word!r}; {nearest(word, known)}")
+
+
+def whereabouts(distribution: str) -> str:
+    """Where an installed distribution lies: the folder of its modules, or the source that it is an editable install of.
+
+    Empty where it is not installed.
+    """
+    try:
+        found = importlib_metadata.distribution(distribution)
+    except importlib_metadata.PackageNotFoundError:
+        return ""
+    origin = found.origin
+    if getattr(getattr(origin, "dir_info", None), "editable", False):
+        return f"editable: {unquote(urlsplit(str(origin.url)).path)}"
+    return str(found.locate_file(""))
 
 
 def installed_entries() -> tuple[Entry, ...]:

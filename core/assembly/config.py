@@ -12,16 +12,16 @@ from typing import Any
 import attrs
 
 from kvarena.assembly.structuring import SettingError, structure
-from kvarena.planning.demand import LENGTH_MAX
-from kvarena.planning.plan import PAGE_TOKENS_MAX
-from kvarena.terms.errors import ConfigError
+from kvarena.terms.errors import ConfigError, nearest
 from kvarena.terms.invariants import OFF, STRICT, WARN
-from kvarena.terms.units import Bytes, parse_bytes
+from kvarena.terms.telling import CONSOLE, FORMATS, LEVELS
+from kvarena.terms.units import PAGE_TOKENS_MAX, TOKENS_MAX, Bytes, parse_bytes
 
 __all__ = [
     "ArenaConfig",
     "ChecksConfig",
     "Choice",
+    "LogsConfig",
     "PluginsConfig",
     "PoliciesConfig",
     "PrefixConfig",
@@ -30,6 +30,7 @@ __all__ = [
     "at_least",
     "choice_of",
     "known_version",
+    "one_of",
     "read_toml",
     "structure",
 ]
@@ -40,18 +41,44 @@ ARENA_BYTES_MAX = 16 * 1024**4
 CHECKPOINT_TOKENS_MAX = 1 << 20
 
 
-def at_least(least: int, most: int | None = None) -> Any:
+@attrs.frozen
+class AtLeast:
     """An attrs validator: a whole number from ``least`` to ``most``, or None where the default is None."""
 
-    def check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    least: int
+    most: int | None = None
+
+    def __call__(self, instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         if value is None and attribute.default is None:
             return
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise SettingError(attribute.name, f"must be a whole number >= {least}, not {value!r}")
-        if most is not None and value > most:
-            raise SettingError(attribute.name, f"{value:,} is absurd; at most {most:,}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < self.least:
+            raise SettingError(attribute.name, f"must be a whole number >= {self.least}, not {value!r}")
+        if self.most is not None and value > self.most:
+            raise SettingError(attribute.name, f"{value:,} is absurd; at most {self.most:,}")
 
-    return check
+
+def at_least(least: int, most: int | None = None) -> Any:
+    """An attrs validator: a whole number from ``least`` to ``most``, or None where the default is None."""
+    return AtLeast(least, most)
+
+
+@attrs.frozen
+class OneOf:
+    """An attrs validator: a text among ``choices``, or None where the default is None."""
+
+    choices: tuple[str, ...]
+
+    def __call__(self, instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if value is None and attribute.default is None:
+            return
+        if value not in self.choices:
+            cure = nearest(str(value), self.choices)
+            raise SettingError(attribute.name, f"unknown value {value!r}; {cure}")
+
+
+def one_of(*choices: str) -> Any:
+    """An attrs validator: a text among these, or None where the default is None."""
+    return OneOf(choices)
 
 
 def known_version(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -110,16 +137,20 @@ class ArenaConfig:
     memory: Bytes = attrs.field(converter=parse_bytes)
     page_tokens: int | None = attrs.field(default=None, validator=at_least(1, PAGE_TOKENS_MAX))
     unit_align: int = attrs.field(default=1, validator=at_least(1, 1 << 30))
-    owner: str = attrs.field(default="any")
-    context_tokens: int | None = attrs.field(default=None, validator=at_least(1, LENGTH_MAX))
+    owner: str = attrs.field(default="any", validator=one_of("any", "required"))
+    context_tokens: int | None = attrs.field(default=None, validator=at_least(1, TOKENS_MAX))
     max_running: int | None = attrs.field(default=None, validator=at_least(1, 1 << 31))
     state_slots: int | None = attrs.field(default=None, validator=at_least(1, 1 << 31))
-    state_share: float | None = attrs.field(default=None)
+    state_share: float | None = attrs.field(
+        default=None, metadata={"schema": {"exclusiveMinimum": 0, "exclusiveMaximum": 1}}
+    )
     slots_per_request: int = attrs.field(default=1, validator=at_least(1, 1 << 20))
     scratch_slots_per_request: int = attrs.field(default=0, validator=at_least(0, 1 << 20))
     mirrors: bool = True
     forwards_in_flight: int = attrs.field(default=0, validator=at_least(0, 64))
-    caps: Mapping[str, int] = attrs.field(factory=dict)
+    caps: Mapping[str, int] = attrs.field(
+        factory=dict, metadata={"schema": {"additionalProperties": {"type": "integer", "minimum": 1}}}
+    )
 
     @caps.validator
     def _caps_are_counts(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -131,11 +162,6 @@ class ArenaConfig:
     def _memory_is_sane(self, attribute: "attrs.Attribute[int]", value: int) -> None:
         if not 1 <= value <= ARENA_BYTES_MAX:
             raise SettingError("memory", f"{value:,} bytes is absurd for an arena; from 1 B to 16 TiB")
-
-    @owner.validator
-    def _owner_is_known(self, attribute: "attrs.Attribute[str]", value: str) -> None:
-        if value not in ("any", "required"):
-            raise SettingError("owner", f"unknown value {value!r}; choose one of: any, required")
 
     @state_share.validator
     def _share_is_sane(self, attribute: "attrs.Attribute[float | None]", value: float | None) -> None:
@@ -166,15 +192,10 @@ class PrefixConfig:
     """
 
     share: bool = False
-    strategy: str = attrs.field(default=EXTRA_BUFFER)
+    strategy: str = attrs.field(default=EXTRA_BUFFER, validator=one_of(*STRATEGIES))
     checkpoint_tokens: int | None = attrs.field(default=None, validator=at_least(1, CHECKPOINT_TOKENS_MAX))
     eviction: Choice = attrs.field(default=Choice("lru"), converter=choice_of)
     cache_outputs: bool = True
-
-    @strategy.validator
-    def _strategy_is_known(self, attribute: "attrs.Attribute[str]", value: str) -> None:
-        if value not in STRATEGIES:
-            raise SettingError("strategy", f"unknown value {value!r}; choose one of: {', '.join(STRATEGIES)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -185,12 +206,24 @@ class ChecksConfig:
     lengths in every step too, and all that is wrong stops the program.
     """
 
-    level: int = attrs.field(default=WARN)
+    level: int = attrs.field(default=WARN, metadata={"schema": {"minimum": OFF, "maximum": STRICT}})
 
     @level.validator
     def _level_is_known(self, attribute: "attrs.Attribute[int]", value: int) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not OFF <= value <= STRICT:
             raise SettingError("level", f"there is no level {value!r}; choose 0 (off), 1 (tell) or 2 (strict)")
+
+
+@attrs.frozen(kw_only=True)
+class LogsConfig:
+    """``[logs]``: what a command tells on stderr of what happens: events of this level and above, one a line.
+
+    ``format`` is ``console``, words for people, or ``json``, one object a line. Of use to commands alone: a program
+    that builds a storage says itself what it wants to hear, with ``tell_events`` or logging's own means.
+    """
+
+    level: str = attrs.field(default="warning", validator=one_of(*LEVELS))
+    format: str = attrs.field(default=CONSOLE, validator=one_of(*FORMATS))
 
 
 @attrs.frozen(kw_only=True)
@@ -214,11 +247,14 @@ class StorageConfig:
     """
 
     arena: ArenaConfig
-    version: int = attrs.field(default=CONFIG_VERSION, validator=known_version)
+    version: int = attrs.field(
+        default=CONFIG_VERSION, validator=known_version, metadata={"schema": {"const": CONFIG_VERSION}}
+    )
     backend: Choice = attrs.field(default=Choice("cpu"), converter=choice_of)
     policies: PoliciesConfig = attrs.field(factory=PoliciesConfig)
     prefix: PrefixConfig = attrs.field(factory=PrefixConfig)
     checks: ChecksConfig = attrs.field(factory=ChecksConfig)
+    logs: LogsConfig = attrs.field(factory=LogsConfig)
     plugins: PluginsConfig = attrs.field(factory=PluginsConfig)
     layers: tuple[Mapping[str, Any], ...] = attrs.field(default=(), converter=tuple)
 

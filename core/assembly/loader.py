@@ -13,11 +13,13 @@ from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, Prefi
 from kvarena.assembly.places import Places
 from kvarena.assembly.structuring import SettingError, structure
 from kvarena.ledger.clearance import CLEARANCE, Clearance, Extension
+from kvarena.planning.declared import declared_fields
 from kvarena.terms.errors import ConfigError, KvarenaError, PluginError, nearest
 from kvarena.terms.fields import Layout
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Lifetime
 from kvarena.terms.marks import PROJECT
+from kvarena.terms.owners import owner_of
 from kvarena.terms.ports import Eviction, Policies
 
 
@@ -45,10 +47,11 @@ LAYERS_MAX = 1 << 20
 _PART_KEYS = ("index", "kind", "shares", "role", "tokens_per_entry", "layout", "lifetime")
 
 
-def make(catalog: Catalog, kind: str, choice: Choice | str, place: str = "") -> Any:
+def make(catalog: Catalog, kind: str, choice: Choice | str, place: str = "", *, places: Places | None = None) -> Any:
     """The object that a name stands for: the plugin's class called with the settings beside the name.
 
-    ``place`` is where the choice was written, for messages (``quickstart.toml: backend``).
+    ``place`` is where the choice was written, for messages (``quickstart.toml: backend``); or its key path among
+    ``places``.
 
     Raises:
         ConfigError: a setting that the plugin does not have, or a value that it refuses.
@@ -58,31 +61,66 @@ def make(catalog: Catalog, kind: str, choice: Choice | str, place: str = "") -> 
     try:
         maker = catalog.load(kind, choice.name)
     except PluginError as error:
-        raise PluginError(f"{place}: {error}" if place else str(error)) from error
-    return _made(maker, choice.settings, place or f"{KINDS[kind]} {choice.name!r}")
+        where = places.place(place) if places is not None else place
+        raise PluginError(f"{where}: {error}" if where else str(error)) from error
+    if places is not None:
+        return _made(maker, choice.settings, places, place)
+    return _made(maker, choice.settings, Places(place or f"{KINDS[kind]} {choice.name!r}"), "")
 
 
-def _made(maker: Any, settings: Mapping[str, Any], place: str) -> Any:
-    if attrs.has(maker):
-        return structure(maker, dict(settings), place)
-    known = _parameters(maker)
-    for key in settings:
-        if known is not None and key not in known:
-            raise ConfigError(f"{place}: {key}: unknown key; {nearest(key, known)}")
+def _made(maker: Any, settings: Mapping[str, Any], places: Places, at: str) -> Any:
+    """The object; what its maker refuses is told with the place, and anything else that it raises with its owner."""
     try:
-        return maker(**settings)
+        return _called(maker, settings, places, at)
     except KvarenaError:
         raise
+    except Exception as error:  # a stranger's class may raise anything
+        owner = owner_of(maker) or maker
+        raise PluginError(f"{places.place(at)}: {type(error).__name__}: {error} (in {owner})") from error
+
+
+def _called(maker: Any, settings: Mapping[str, Any], places: Places, at: str) -> Any:
+    if attrs.has(maker):
+        return structure(maker, dict(settings), places, at=at)
+    known = parameters(maker)
+    for key in settings:
+        if known is not None and key not in known:
+            raise ConfigError(f"{places.place(f'{at}.{key}' if at else key)}: unknown key; {nearest(key, known)}")
+    try:
+        return maker(**settings)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{place}: {error}") from error
+        raise ConfigError(f"{places.place(at)}: {error}") from error
 
 
-def _parameters(maker: Any) -> list[str] | None:
+def parameters(maker: Any) -> list[str] | None:
     """The keywords a plugin's maker takes; None where it takes any."""
-    parameters = inspect.signature(maker).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+    known = inspect.signature(maker).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known):
         return None
-    return [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+    return [parameter.name for parameter in known if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+
+
+def default_settings(catalog: Catalog, kind: str, name: str) -> dict[str, Any]:
+    """What a plugin takes for each setting that has a default; nothing of one that cannot be used here."""
+    try:
+        maker = catalog.load(kind, name)
+    except KvarenaError:
+        return {}
+    if attrs.has(maker):
+        fields = [field for field in attrs.fields(maker) if field.init and field.default is not attrs.NOTHING]
+        return {field.name: _default(field.default) for field in fields}
+    known = inspect.signature(maker).parameters.values()
+    return {each.name: each.default for each in known if each.default is not inspect.Parameter.empty}
+
+
+def _default(default: Any) -> Any:
+    """A default, made where it is made anew for each."""
+    return default.factory() if hasattr(default, "factory") and not default.takes_self else default
+
+
+def fitting(catalog: Catalog, role: str) -> tuple[str, ...]:
+    """The names of the policies that a setting (``policies.holes``) may name."""
+    return tuple(_fit(catalog, _ROLES[role]))
 
 
 def make_policies(catalog: Catalog, config: PoliciesConfig, source: str | Places = "") -> Policies:
@@ -123,11 +161,12 @@ def check_eviction(catalog: Catalog, config: PrefixConfig, source: str | Places 
 
 def _policy(catalog: Catalog, role: str, choice: Choice, source: str | Places) -> Any:
     """The policy that a setting names; for one that is none of its sort, those that are."""
-    place, sort = Places.of(source).place(role), _ROLES[role]
+    places, sort = Places.of(source), _ROLES[role]
+    place = places.place(role)
     if not catalog.offers("policies", choice.name):
         cure = nearest(choice.name, _fit(catalog, sort))
         raise PluginError(f"{place}: no {KINDS['policies']} is named {choice.name!r}; {cure}")
-    made = make(catalog, "policies", choice, place)
+    made = make(catalog, "policies", choice, role, places=places)
     if not sort.fits(made):
         lack = f"has no {sort.has!r}" if not hasattr(made, sort.has) else "is of another sort"
         fit = ", ".join(_fit(catalog, sort))
@@ -147,7 +186,7 @@ def _loaded(catalog: Catalog, name: str) -> Any:
         return None
 
 
-def declared_layers(config: StorageConfig, catalog: Catalog, source: str = "") -> tuple[Layer, ...]:
+def declared_layers(config: StorageConfig, catalog: Catalog, source: str | Places = "") -> tuple[Layer, ...]:
     """The layers that the ``[[layers]]`` tables of a config declare, in order of their index.
 
     A table has ``index`` (a layer, or a list of layers that are alike) and declares one part of it: a
@@ -163,8 +202,9 @@ def declared_layers(config: StorageConfig, catalog: Catalog, source: str = "") -
     kinds: dict[int, str] = {}
     shares: dict[int, int] = {}
     for position, table in enumerate(config.layers):
-        place = ": ".join(part for part in (source, f"layers[{position}]") if part)
-        layer = structure(_LayerTable, {key: table[key] for key in table if key in _PART_KEYS}, place)
+        place = _Table(Places.of(source), f"layers[{position}]")
+        own = {key: table[key] for key in table if key in _PART_KEYS}
+        layer = structure(LayerTable, own, place.places, at=place.at)
         part = _part(table, layer, catalog, place)
         for index in layer.indices:
             parts.setdefault(index, []).extend([part] if part else [])
@@ -177,7 +217,7 @@ def declared_layers(config: StorageConfig, catalog: Catalog, source: str = "") -
 
 
 @attrs.frozen
-class _LayerTable:
+class LayerTable:
     """The keys of a ``[[layers]]`` table that are neither the layout's nor the lifetime's."""
 
     index: int | tuple[int, ...] = attrs.field()
@@ -199,37 +239,50 @@ class _LayerTable:
 
     @property
     def indices(self) -> tuple[int, ...]:
+        """The layers that the table is about."""
         return (self.index,) if isinstance(self.index, int) else self.index
 
 
-def _part(table: Mapping[str, Any], layer: _LayerTable, catalog: Catalog, place: str) -> Part | None:
+class _Table(NamedTuple):
+    """One table of ``[[layers]]``, by its key path, and where it stands."""
+
+    places: Places
+    at: str
+
+    def place(self, key: str = "") -> str:
+        return self.places.place(f"{self.at}.{key}" if key else self.at)
+
+
+def _part(table: Mapping[str, Any], layer: LayerTable, catalog: Catalog, place: _Table) -> Part | None:
     """The part that a table declares; its free keys are shared out between layout and lifetime."""
     free = {key: value for key, value in table.items() if key not in _PART_KEYS}
     if layer.layout is None:
         for key in free:
-            raise ConfigError(f"{place}: {key}: a setting without a layout; name one (layout = ...)")
+            raise ConfigError(f"{place.place(key)}: a setting without a layout; name one (layout = ...)")
         return None
     layout_maker = _load(catalog, "layouts", layer.layout, place)
     lifetime_maker = _load(catalog, "lifetimes", layer.lifetime, place)
-    ours, theirs = _parameters(layout_maker) or [], _parameters(lifetime_maker) or []
+    ours, theirs = parameters(layout_maker) or [], parameters(lifetime_maker) or []
     for key in free:
         if key not in ours and key not in theirs:
-            raise ConfigError(f"{place}: {key}: unknown key; {nearest(key, [*_PART_KEYS, *ours, *theirs])}")
-    layout: Layout = _made(layout_maker, {key: free[key] for key in free if key in ours}, place)
+            raise ConfigError(f"{place.place(key)}: unknown key; {nearest(key, [*_PART_KEYS, *ours, *theirs])}")
+    layout: Layout = _made(layout_maker, {key: free[key] for key in free if key in ours}, place.places, place.at)
     try:
-        layout.fields()
-    except Exception as error:  # asked here, where its place is known; planning asks again
-        raise PluginError(f"{place}: layout {layer.layout!r}: {type(error).__name__}: {error}") from error
-    lifetime: Lifetime = _made(lifetime_maker, {key: free[key] for key in free if key in theirs}, place)
+        declared_fields(layout)  # asked here, where its place is known; planning asks again
+    except PluginError as error:
+        raise PluginError(f"{place.place()}: {error}") from error
+    lifetime: Lifetime = _made(
+        lifetime_maker, {key: free[key] for key in free if key in theirs}, place.places, place.at
+    )
     role = layer.role or ("state" if lifetime.own_ids else "kv")
     return Part(layout, lifetime, role=role, tokens_per_entry=layer.tokens_per_entry)
 
 
-def _load(catalog: Catalog, kind: str, name: str, place: str) -> Any:
+def _load(catalog: Catalog, kind: str, name: str, place: _Table) -> Any:
     try:
         return catalog.load(kind, name)
     except PluginError as error:
-        raise PluginError(f"{place}.{KINDS[kind]}: {error}") from error
+        raise PluginError(f"{place.place(KINDS[kind])}: {error}") from error
 
 
 def hook_manager(catalog: Catalog, config: PluginsConfig) -> pluggy.PluginManager:
@@ -245,7 +298,7 @@ def hook_manager(catalog: Catalog, config: PluginsConfig) -> pluggy.PluginManage
             continue
         plugin = catalog.load("plugins", entry.name)
         try:
-            manager.register(plugin() if inspect.isclass(plugin) else plugin, name=entry.name)
+            manager.register(plugin() if inspect.isclass(plugin) else plugin, name=str(entry))
             manager.check_pending()
         except Exception as error:  # a stranger's class may raise anything while it is made
             raise PluginError(f"{entry}: {type(error).__name__}: {error}") from error
@@ -263,8 +316,7 @@ def call_hook(manager: pluggy.PluginManager, hook: str, **arguments: Any) -> lis
         try:
             found += manager.subset_hook_caller(hook, plugins - {plugin})(**arguments)
         except Exception as error:
-            name = manager.get_name(plugin)
-            raise PluginError(f"hook plugin {name!r}: {hook}: {type(error).__name__}: {error}") from error
+            raise PluginError(f"{manager.get_name(plugin)}: {hook}: {type(error).__name__}: {error}") from error
     return found
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 
 import attrs
 
+from kvarena.assembly.lines import positions, steps_of
 from kvarena.terms.errors import ConfigError, KvarenaError, MissingExtraError, PlanError, PluginError
 
 
@@ -12,24 +15,52 @@ from kvarena.terms.errors import ConfigError, KvarenaError, MissingExtraError, P
 class Places:
     """Of one config: the file that it was read from, and the options of a command line that stand for its keys.
 
-    ``options`` are by key path: ``{"prefix.eviction": "--eviction"}``. Both may be empty, as in a program.
+    ``options`` are by key path: ``{"prefix.eviction": "--eviction"}``. Both may be empty, as in a program. ``path`` is
+    where the file lies; with it, a place has its line.
     """
 
     file: str = ""
     options: Mapping[str, str] = attrs.field(factory=dict)
+    path: Path | None = attrs.field(default=None, repr=False, eq=False)
 
     @classmethod
     def of(cls, source: "str | Places") -> "Places":
         """A file by its name, or places as they are."""
         return source if isinstance(source, Places) else cls(source)
 
+    @classmethod
+    def in_file(cls, path: str | Path, options: Mapping[str, str] | None = None, *, name: str = "") -> "Places":
+        """Those of a file that is there, with lines; called by ``name`` in messages, or as its path is written."""
+        return cls(name or str(path), options or {}, Path(path))
+
     def word(self, key: str) -> str:
         """What a person writes to change the setting of this key path."""
         return self.options.get(key, key)
 
     def place(self, key: str) -> str:
-        """Where the setting stands: ``quickstart.toml: prefix.eviction``, or ``--eviction``."""
-        return self.options.get(key) or ": ".join(part for part in (self.file, key) if part)
+        """Where the setting stands: ``quickstart.toml:12: prefix.eviction``, or ``--eviction``."""
+        for option, words in self.options.items():
+            if key == option or key.startswith(f"{option}."):
+                return ": ".join(part for part in (words, key.removeprefix(option).removeprefix(".")) if part)
+        return ": ".join(part for part in (self.file_and_line(key), key) if part)
+
+    def file_and_line(self, key: str) -> str:
+        """The file with the line of a setting, or of the table that lacks it: ``quickstart.toml:12``."""
+        steps = steps_of(key)
+        known = (self._lines.get(steps[:count]) for count in range(len(steps), 0, -1)) if self.path else iter(())
+        line = next((line for line in known if line is not None), None)
+        return self.file if line is None else f"{self.file}:{line}"
+
+    def line(self, key: str) -> int | None:
+        """The line on which this very setting stands; None where it stands nowhere."""
+        return self._lines.get(steps_of(key))
+
+    @cached_property
+    def _lines(self) -> Mapping[tuple[str | int, ...], int]:
+        try:
+            return positions(self.path.read_text(encoding="utf-8")) if self.path is not None else {}
+        except (OSError, UnicodeDecodeError):
+            return {}
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:

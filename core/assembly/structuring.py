@@ -20,6 +20,7 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn
 
+from kvarena.assembly.places import Places
 from kvarena.terms.errors import ConfigError, KvarenaError, nearest
 from kvarena.terms.units import Bytes, parse_bytes
 
@@ -35,12 +36,12 @@ class SettingError(ValueError):
         self.setting, self.finding = setting, finding
 
 
-def structure(cls: type[T], data: Any, source: str, *, at: str = "") -> T:
+def structure(cls: type[T], data: Any, source: str | Places, *, at: str = "") -> T:
     """Read ``data`` (tables as TOML or JSON give them) as the attrs class ``cls``.
 
     Nested attrs classes, tuples, lists, mappings, unions, ``Literal``, paths and ``Bytes`` (``"2GiB"``) are
-    read; numbers, strings and booleans must be what they say. ``source`` names the file in messages, ``at``
-    the key path of ``data`` in it.
+    read; numbers, strings and booleans must be what they say. ``source`` names the file in messages, or
+    its places, ``at`` the key path of ``data`` in it.
 
     Raises:
         ConfigError: an unknown or missing key, a wrong type, a value that a validator refuses.
@@ -51,7 +52,8 @@ def structure(cls: type[T], data: Any, source: str, *, at: str = "") -> T:
         raise
     except Exception as error:
         path, finding = _first_finding(error)
-        raise ConfigError(": ".join(part for part in (source, _joined([at, *path]), finding) if part)) from None
+        place = Places.of(source).place(_joined([at, *path]))
+        raise ConfigError(": ".join(part for part in (place, finding) if part)) from None
 
 
 def _joined(steps: Iterable[str | int]) -> str:

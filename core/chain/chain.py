@@ -7,6 +7,7 @@ import numpy as np
 from kvarena.bands.band import Band
 from kvarena.bands.float_band import FloatBand
 from kvarena.bands.grid import Grid, chain_grids
+from kvarena.bands.guarded import open_holes
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import UnitIds
 from kvarena.chain.estimates import Estimates, capacity_decision, free_bytes
@@ -26,6 +27,7 @@ from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
 from kvarena.terms.doors import line, whole, whole_answer, wholes
 from kvarena.terms.invariants import OFF, STRICT, WARN, fail, invariant
+from kvarena.terms.owners import misbehaves
 from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
 ANSWERS_MAX = 1024
@@ -73,12 +75,12 @@ class Chain:
         self.plan = plan
         self.arena_bytes = arena_bytes
         self.device = device
-        self.ledger = Ledger(device, in_flight, clearance)
+        self.ledger = Ledger(device, in_flight, clearance, checks=checks)
         self.policies = policies
         self.checks = checks
         self.usable = usable_range(plan, arena_bytes)
         grids = chain_grids(plan, arena_bytes, slot_count)
-        self.bands = Bands({grid.name: _open_band(grid, policies, self.ledger) for grid in grids})
+        self.bands = Bands({grid.name: _open_band(grid, policies, self.ledger, checks) for grid in grids})
         self.minters = open_minters(plan, self.bands)
         self._minter_of = {name: minter for minter in self.minters.values() for name in minter.names}
         self.estimates = Estimates(self.snapshot, self.bands, checks)
@@ -265,8 +267,11 @@ class Chain:
         try:
             for band in self.bands.values():
                 if isinstance(band, Band) and len(band.holes) and not self.usage.holds(band.grid.name):
-                    limit = whole_answer(policy.moves(band.live, len(band.holes)), f"compaction {policy.name!r}")
-                    moved += compact(band, self.counters, band.idle_moves(limit)) if limit > 0 else 0
+                    limit = whole_answer(policy.moves(band.live, len(band.holes)), "compaction", policy)
+                    if limit < 0:
+                        finding = f"moves({band.live}, {len(band.holes)}) answered {limit}; 0 is for none"
+                        raise misbehaves("compaction.fewer_than_none", "compaction", policy, finding)
+                    moved += compact(band, self.counters, band.idle_moves(limit)) if limit else 0
         finally:  # where the policy fails for one band, another has moved
             if moved:
                 self._changed()
@@ -339,7 +344,11 @@ class Chain:
     def _place(self, lowest: int, highest: int) -> int:
         """Where the policy puts an empty float."""
         policy = self.policies.placement
-        return whole_answer(policy.start(lowest, highest), f"placement {policy.name!r}")
+        start = whole_answer(policy.start(lowest, highest), "placement", policy)
+        if not lowest <= start <= highest:
+            finding = f"start({lowest}, {highest}) answered {start}, which lies outside"
+            raise misbehaves("placement.outside", "placement", policy, finding)
+        return start
 
     def _refusal(self, counts: Sequence[int], minter: Minter | None = None) -> Refused:
         """The sum behind a no to so many units per sub-pool, in chain order. Counted; nothing else changes."""
@@ -372,10 +381,10 @@ class Chain:
         self._answers.clear()
 
 
-def _open_band(grid: Grid, policies: Policies, ledger: Ledger) -> AnyBand:
+def _open_band(grid: Grid, policies: Policies, ledger: Ledger, checks: int) -> AnyBand:
     """An empty band; its hole order sees the end it is anchored to, and the low one for a float."""
     ids = UnitIds(grid.id_count, grid.page_count, grid.sink_page)
     if not grid.unit_bytes:
         return IdBand(grid, ids)
-    holes = policies.hole_order.open(grid.page_count, grid.end or LOW)
+    holes = open_holes(policies.hole_order, grid.page_count, grid.end or LOW, checks)
     return FloatBand(grid, ids, holes, ledger) if grid.end is None else Band(grid, ids, holes, ledger)

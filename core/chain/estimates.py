@@ -103,4 +103,4 @@ class Estimates:
             raise InvariantError(broken("chain.estimate_read_in_decision", estimate=estimate, decision=decision))
         if estimate not in self._told:
             self._told.add(estimate)
-            _log.warning("estimate_read_in_decision", estimate=estimate, decision=decision)
+            _log.warning("chain.estimate_read_in_decision", estimate=estimate, decision=decision)

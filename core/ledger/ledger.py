@@ -4,17 +4,22 @@ from kvarena.ledger.clearance import CLEARANCE, IN_FORWARD, Actor, Answer, Clear
 from kvarena.ledger.steps import ForwardSteps
 from kvarena.ledger.timeline import Timeline
 from kvarena.ledger.uses import Uses
-from kvarena.terms.invariants import fail
+from kvarena.terms.invariants import WARN, fail
 from kvarena.terms.ports import Device, IntArray, Stream
 
 
 class Ledger:
     """What is under way on an arena, and what is due before a page may be used again."""
 
-    def __init__(self, device: Device, in_flight: int = 0, clearance: Clearance = CLEARANCE) -> None:
-        """``in_flight``: the most forwards that are launched and not processed; 0 is no overlap."""
+    def __init__(
+        self, device: Device, in_flight: int = 0, clearance: Clearance = CLEARANCE, *, checks: int = WARN
+    ) -> None:
+        """``in_flight``: the most forwards that are launched and not processed; 0 is no overlap.
+
+        ``checks``: the level of checks.
+        """
         self.clearance = clearance
-        self.timeline = Timeline(device, in_flight)
+        self.timeline = Timeline(device, in_flight, checks)
         self.steps = ForwardSteps(in_flight)
         self.uses = Uses(clearance)
         self._answers: dict[tuple[tuple[Actor, ...], Hazard], Answer] = {}

@@ -11,7 +11,8 @@ import attrs
 
 from kvarena.ledger.writes import Writes, WriteSet
 from kvarena.terms.invariants import fail, invariant
-from kvarena.terms.ports import Event, IntArray
+from kvarena.terms.owners import described, misbehaves
+from kvarena.terms.ports import Device, Event, IntArray
 
 PREBUILT = 0
 """The number of a step that has no forward of its own."""
@@ -29,6 +30,8 @@ class Forward:
 
     number: int
     event: Event | None = None
+    device: Device | None = attrs.field(default=None, repr=False)
+    """The device that made the event, on its stream of forwards; None where an engine brought one of its own."""
 
     def __str__(self) -> str:
         return f"forward {self.number}" if self.number else "a step without a forward"
@@ -107,9 +110,11 @@ class ForwardSteps:
         oldest = self._flying[0]
         if forward is not oldest:
             fail("forwards.process_out_of_order", forward=forward.number, oldest=oldest.number)
-        if checks:
-            ended = forward.event.done()
-            invariant("forwards.process_before_its_end", ended, forward=forward.number, cure="wait for it on the host")
+        if checks and not forward.event.done():
+            self._tell_overtaken(forward)
+            found = {} if forward.device is None else {"on": described("backend", forward.device)}
+            cure = "wait for it on the host; where that was done, the backend came back too early"
+            fail("forwards.process_before_its_end", forward=forward.number, **found, cure=cure)
 
     def process(self, forward: Forward) -> None:
         """The oldest in flight is over, for the scheduler too."""
@@ -141,6 +146,16 @@ class ForwardSteps:
         expected = list(range(self.processed + 1, self.recorded + 1))
         invariant("forwards.flying_is_recorded", numbers == expected, flying=numbers, expected=expected)
         invariant("forwards.writes_of_unretired", len(self.writes) == self.recorded - self.retired, steps=self)
+
+    def _tell_overtaken(self, forward: Forward) -> None:
+        """The forward has not ended. If one behind it on the device's stream has, it is the device that is wrong."""
+        for later in self._flying:
+            if later.device is not None and later.device is forward.device and later.event and later.event.done():
+                finding = (
+                    f"the event of forward {later.number} is done and that of forward {forward.number} is not, which "
+                    f"was recorded before it on the same stream; nothing was processed"
+                )
+                raise misbehaves("device.event_out_of_order", "backend", later.device, finding)
 
     def __repr__(self) -> str:
         counts = f"launched {self.launched}, recorded {self.recorded}"

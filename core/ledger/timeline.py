@@ -5,7 +5,8 @@ the allocator's stream waits for what the page must clear.
 """
 
 from kvarena.terms.errors import KvarenaError
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import WARN, invariant
+from kvarena.terms.owners import misbehaves
 from kvarena.terms.ports import Device, Event, IntArray, Stream
 
 
@@ -15,13 +16,14 @@ class Timeline:
     ``memory``: moves, zeroing, state copies of a match. ``forward``: the forwards, one after another.
     """
 
-    def __init__(self, device: Device, in_flight: int) -> None:
-        """``in_flight``: how many forwards may be in flight; 0 is no overlap.
+    def __init__(self, device: Device, in_flight: int, checks: int = WARN) -> None:
+        """``in_flight``: how many forwards may be in flight; 0 is no overlap. ``checks``: the level of checks.
 
         Raises:
             KvarenaError: the device holds bytes but has no streams to overlap on.
         """
         self.device = device
+        self._checks = checks
         self.overlaps = in_flight > 0
         if self.overlaps and device.holds_bytes and not device.has_streams:
             raise KvarenaError(
@@ -50,10 +52,22 @@ class Timeline:
 
         Raises:
             InvariantError: a stream wait came first, so that the host would wait for whatever that one waits for.
+            PluginError: from check level 1 on, the device came back too early.
         """
         invariant("band.host_read_before_wait", not self.waited)
         if event is not None:
-            self.device.synchronize(event)
+            self.wait_on_host(event)
+
+    def wait_on_host(self, event: Event) -> None:
+        """The host waits for the event.
+
+        Raises:
+            PluginError: from check level 1 on, the device came back before it.
+        """
+        self.device.synchronize(event)
+        if self._checks and not event.done():
+            finding = "synchronize returned and the event that it was given is not done"
+            raise misbehaves("device.event_not_done_after_wait", "backend", self.device, finding)
 
     def tail(self) -> Event | None:
         """A place after all that the allocator's stream has been given; None where it has been given nothing."""

@@ -19,6 +19,7 @@ from kvarena.planning.peaks import chunk_stop, chunk_stops, peak_pages, whole_pa
 from kvarena.planning.plan import Plan
 from kvarena.terms.errors import KvarenaError, PlanError
 from kvarena.terms.lifetimes import Lifetime
+from kvarena.terms.units import TOKENS_MAX
 
 __all__ = [
     "DEMAND_RULES", "LENGTH_MAX", "Demand", "Purpose", "RequestShape", "Rule", "check_grid", "chunk_stop",
@@ -76,7 +77,7 @@ DEMAND_RULES: Mapping[Purpose, Rule] = MappingProxyType(
 )
 
 
-LENGTH_MAX = 1 << 40
+LENGTH_MAX = TOKENS_MAX
 """A request has no more tokens of any kind: sums and products of lengths stay far below what an int64 holds."""
 
 

@@ -25,7 +25,7 @@ from kvarena.terms.lifetimes import (
     repeats,
 )
 from kvarena.terms.ports import IntArray
-from kvarena.terms.units import align_down, ceil_div
+from kvarena.terms.units import align_down, align_up, ceil_div
 
 BLOCK_STEPS = 1 << 16
 """So many steps of a request's life are looked at together: a long context must not cost memory."""
@@ -99,8 +99,12 @@ class Held:
         reached = floor_reaches(lifetime, np.array([cached_tokens + page_tokens]))
         self.quiet = int(reached[0]) - 1 if reached is not None else 0
         found = repeats(lifetime)
-        self.settled = max(found[0], self.quiet + 1) if found else 0
         self.period = common_multiple((found[1], page_tokens)) if found else None
+        self.settled = max(found[0], self.quiet + 1) if found else 0
+        if (
+            reached is None and self.period
+        ):  # rows between others retire: by then its own do, and a run has a whole page
+            self.settled = align_up(self.settled + cached_tokens + 2 * page_tokens, self.period)
 
     def pages(self, starts: IntArray, stops: IntArray) -> IntArray:
         """The pages of each of these steps, int64."""

@@ -12,16 +12,17 @@ from functools import cached_property
 
 import attrs
 
+from kvarena.planning.declared import declared_fields
+from kvarena.planning.probing import check_lifetime
 from kvarena.terms.errors import PlanError, nearest
-from kvarena.terms.fields import zeroes_on_take
+from kvarena.terms.fields import Field, zeroes_on_take
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import WINDOW_RANK, Lifetime, Union, common_multiple, outlives
 from kvarena.terms.ports import FieldView
 from kvarena.terms.ranges import spelled
-from kvarena.terms.units import align_up
+from kvarena.terms.units import PAGE_TOKENS_MAX, align_up
 
 DEFAULT_PAGE_TOKENS = 16
-PAGE_TOKENS_MAX = 1 << 20
 
 
 @attrs.frozen
@@ -164,7 +165,7 @@ def plan_storage(
     _check_draft(layers, draft)
     tokens = _page_size([*layers, *draft], page_tokens)
     groups = _grouped([*layers, *draft])
-    _check_lifetimes(groups)
+    _check_lifetimes(groups, tokens)
     targets = _grouped(layers)
     pools = [_sub_pool(parts, tokens, unit_align, draft=name not in targets) for name, parts in groups.items()]
     if not pools:
@@ -275,9 +276,11 @@ def _grouped(layers: Iterable[Layer]) -> dict[str, list[tuple[int, Part]]]:
     return groups
 
 
-def _check_lifetimes(groups: Mapping[str, list[tuple[int, Part]]]) -> None:
+def _check_lifetimes(groups: Mapping[str, list[tuple[int, Part]]], tokens: int) -> None:
     """One name stands for one lifetime, and a request's slots lie in one sub-pool: it has ids for no second."""
     for name, parts in groups.items():
+        for lifetime in dict.fromkeys(part.lifetime for _, part in parts):
+            check_lifetime(lifetime, tokens)
         kinds = list(dict.fromkeys(part.lifetime for _, part in parts if not part.lifetime.own_ids))
         if len(kinds) > 1:
             torn = spelled([index for index, part in parts if part.lifetime != kinds[0]])
@@ -296,11 +299,14 @@ def _sub_pool(parts: list[tuple[int, Part]], tokens: int, unit_align: int, *, dr
     page_tokens = None if lifetime.own_ids else tokens
     placed: list[Placed] = []
     entry_bytes = Fraction(0)
+    known: dict[int, tuple[Field, ...]] = {}
     intervals = [getattr(part.lifetime, "checkpoint_interval", None) for _, part in parts]
     offset, widest = 0, 1
     for index, part in parts:
         rows = (page_tokens or 1) // part.tokens_per_entry
-        for field in part.layout.fields():
+        if id(part.layout) not in known:
+            known[id(part.layout)] = declared_fields(part.layout)
+        for field in known[id(part.layout)]:
             offset = align_up(offset, field.item_bytes)
             size = rows * field.bytes
             placed.append(Placed(index, part.role, field.name, field.dtype, field.shape, rows, offset, size))

@@ -8,11 +8,14 @@ import numpy as np
 from kvarena.planning.demand import LENGTH_MAX, whole_pages
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.storage.requests import RequestTable
+from kvarena.terms import ranges
 from kvarena.terms.invariants import invariant
-from kvarena.terms.lifetimes import NEVER, Full, Lifetime, floor_reaches, on_grid, prefix_floor
+from kvarena.terms.lifetimes import NEVER, Full, Lifetime, bare, floor_reaches, on_grid, prefix_floor
 from kvarena.terms.numbers import spread
+from kvarena.terms.owners import misbehaves
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
+from kvarena.terms.ranges import spelled
 
 
 class Retired(NamedTuple):
@@ -151,14 +154,19 @@ class Retirement:
 
     def _newly_whole(self, start: int, stop: int) -> list[int]:
         """Pages wholly retired at ``stop`` and not at ``start``, each once: its rows may go in several pieces."""
-        tokens, before = self.paging.tokens, self._whole(start)
-        whole = whole_pages(self.lifetime.retired(0, stop), tokens)
-        near = [
-            range(max(block.start, piece.start // tokens), min(block.stop, -(-piece.stop // tokens)))
-            for piece in self.lifetime.retired(start, stop)
-            for block in whole
-        ]
-        return [page for page in dict.fromkeys(page for pages in near for page in pages) if page not in before]
+        was, gone = (self.lifetime.retired(0, at) for at in (start, stop))
+        self._check_left(gone, stop)
+        before, whole = (whole_pages(rows, self.paging.tokens) for rows in (was, gone))
+        return [page for pages in ranges.subtract(whole, before) for page in pages]
+
+    def _check_left(self, gone: tuple[range, ...], length: int) -> None:
+        """A lifetime that answers row by row leaves what it says is needed, and retires nothing that is not written."""
+        lifetime = self.lifetime
+        left, needed = length - sum(map(len, gone)), lifetime.retained(length)
+        if left < needed or max((piece.stop for piece in gone if piece), default=0) > length:
+            rows = spelled((row for piece in gone for row in piece), 4)
+            finding = f"at length {length} rows {rows} have retired, and {needed} are needed; nothing was freed"
+            raise misbehaves("lifetime.retires_what_it_needs", "lifetime", bare(lifetime), finding)
 
 
 def retirements(plan: Plan, grid: int | None = None, *, pages: int) -> tuple[Retirement, ...]:

@@ -47,7 +47,7 @@ def check_idle(storage: Kept) -> tuple[str, ...]:
     if found and level >= STRICT:
         raise InvariantError("; ".join(found))
     for finding in found:
-        _log.warning("idle_check_failed", finding=finding)
+        _log.warning("storage.idle_check_failed", finding=finding)
     return found
 
 

@@ -103,7 +103,8 @@ class Forwards:
                 writes[self._maps.slots_name] = np.concatenate([*known, *self._copied])
             names = self._every_name if unknown or ids is None else frozenset()
             if event is None:
-                event = self._timeline.device.record(self._timeline.forward)
+                forward.device = self._timeline.device
+                event = forward.device.record(self._timeline.forward)
             else:  # an engine's own, maybe of another stream: what comes after this forward comes after it
                 self._timeline.device.wait(self._timeline.forward, event)
             steps.record(forward, event, writes, names)

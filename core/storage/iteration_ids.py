@@ -35,6 +35,10 @@ class Maps:
         """Stop a part of a storage that was resized or released since: it speaks of an arena that is no more."""
         if self.is_released:
             fail("storage.used_after_release")
+        self.check_arena()
+
+    def check_arena(self) -> None:
+        """Stop where the storage was resized since: for work of a forward, which a release waits for."""
         if not self.is_current:
             fail("storage.part_from_before_a_resize", cure="take it from the storage again")
 

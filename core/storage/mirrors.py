@@ -6,9 +6,8 @@ from functools import partial
 import attrs
 import numpy as np
 
-from kvarena.chain.chain import Chain
 from kvarena.planning.mirroring import MirrorShape
-from kvarena.storage.requests import RequestTable
+from kvarena.storage.iteration_ids import Maps
 from kvarena.storage.tables import Batch, BatchTables, ReadTables
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.invariants import invariant
@@ -50,7 +49,9 @@ class Mirrors:
     the sink.
     """
 
-    def __init__(self, chain: Chain, table: RequestTable, shape: MirrorShape) -> None:
+    def __init__(self, maps: Maps, shape: MirrorShape) -> None:
+        self._maps = maps
+        chain, table = maps.chain, maps.table
         self._chain = chain
         self._timeline = chain.ledger.timeline
         self._segments: dict[str, Segment] = {}
@@ -79,6 +80,7 @@ class Mirrors:
         Raises:
             KvarenaError: no such sub-pool of tokens.
         """
+        self._maps.check_arena()
         segment = self._segments.get(name)
         if segment is None or name == self._slots_name:
             tokens = [known for known in self._segments if known != self._slots_name]
@@ -92,11 +94,17 @@ class Mirrors:
         Raises:
             KvarenaError: the model keeps no state.
         """
+        self._maps.check_arena()
         if self._slots_name is None:
             raise KvarenaError("the model keeps no state, so no row has a slot")
         count = self._table.slots.shape[1]
         places = rows[:, None] * count + np.arange(count)
         return self._translated(self._segments[self._slots_name], self._mirror.read(self._slots.first + places))
+
+    @property
+    def fills_tables(self) -> bool:
+        """Whether the device fills tables by itself, in a kernel; else ``tables`` reads them place by place."""
+        return isinstance(self._mirror, TableMirror)
 
     def tables(self, rows: int, width: int | None = None) -> BatchTables:
         """Tables of up to so many rows, ``width`` pages each (a row's whole length by default), which a device fills.
@@ -108,6 +116,7 @@ class Mirrors:
         Raises:
             KvarenaError: there are tables already, a forward is in flight, or no row or page is asked for.
         """
+        self._maps.check_current()
         steps, width = self._chain.ledger.steps, self._table.pages_per_row if width is None else width
         if self._has_tables:
             raise KvarenaError("mirrors.tables: there are tables already; a resize makes mirrors, and tables, anew")
@@ -126,11 +135,11 @@ class Mirrors:
             places = self._table.slots.shape[1]
             lookups.append(self._lookup(self._slots_name, self._slots.first, places, places))
         device, batch, batch_at = self._timeline.device, Batch(rows, self._shape.rows - 1), self._size
-        device.synchronize(device.record(self._timeline.forward))
+        self._timeline.wait_on_host(device.record(self._timeline.forward))
         self._open(*self._order, Segment(batch_at, rows, batch.at, batch.changed))
         mirror = self._mirror
         make = mirror.tables if isinstance(mirror, TableMirror) else partial(ReadTables, mirror)
-        tables = BatchTables(names, make(rows, batch_at, lookups), batch, width)
+        tables = BatchTables(names, make(rows, batch_at, lookups), batch, width=width, maps=self._maps)
         self._has_tables = True
         return tables
 
@@ -222,7 +231,7 @@ class Mirrors:
         staging = self._ring[slot]
         if staging.event is not None:
             if not self._timeline.overlaps or staging.forward > steps.processed:
-                device.synchronize(staging.event)
+                self._timeline.wait_on_host(staging.event)
             elif self._chain.checks:
                 invariant("mirrors.staging_in_use", staging.event.done(), slot=slot, forward=staging.forward)
         self._mirror.apply(self._timeline.forward, slot, positions, values)

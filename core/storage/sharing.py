@@ -149,8 +149,16 @@ class Sharing:
         chain.free(sub_pool, ids)
 
     def bound(self, sub_pool: str, ids: IntArray) -> npt.NDArray[np.bool_]:
-        """Whether each id, page or slot, has a page in this sub-pool; -1 has none."""
-        return self._maps.chain.bands[sub_pool].ids.is_bound(ids)
+        """Whether each id, page or slot, has a page in this sub-pool; -1 has none.
+
+        Raises:
+            InvariantError: an id is beyond those of the sub-pool.
+        """
+        known = self._maps.chain.bands[sub_pool].ids
+        try:
+            return known.is_bound(ids)
+        except IndexError:
+            fail("storage.bound_of_unknown_id", sub_pool=sub_pool, ids=ids, id_count=known.id_count)
 
     # -- state slots
 

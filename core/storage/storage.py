@@ -201,7 +201,7 @@ class Storage:
         moved = self.chain.flush()
         if moved:
             by = {name: pages - before.get(name, 0) for name, pages in self.chain.counters.moved_by.items()}
-            _log.debug("storage_flushed", moved={name: pages for name, pages in by.items() if pages})
+            _log.debug("storage.flushed", moved={name: pages for name, pages in by.items() if pages})
         return moved
 
     def stats(self) -> Mapping[str, Mapping[str, int]]:
@@ -241,7 +241,7 @@ class Storage:
         chain, requests = self._books(sizing)
         self._lanes.drain()
         self.device.resize(sizing.arena_bytes)
-        _log.info("storage_resized", arena_bytes=sizing.arena_bytes, rows=sizing.running, **sizing.units)
+        _log.info("storage.resized", arena_bytes=sizing.arena_bytes, rows=sizing.running, **sizing.units)
         self.chain.epoch += 1  # ids of steps before the resize are worth nothing
         self._maps.is_current = False  # and so is what was taken from this storage by then
         chain.usage.waiter = self.chain.usage.waiter
@@ -287,7 +287,7 @@ class Storage:
             row_pages=self.requests.pages_per_row, slots_per_request=limits.slot_places,
             in_flight=limits.in_flight,
         )  # fmt: skip
-        return Mirrors(self.chain, self.requests, shape)
+        return Mirrors(self._maps, shape)
 
     def _check_unused(self) -> None:
         """Nothing runs and nothing is held, so that the arena may be made anew.

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kvarena.storage.iteration_ids import Maps
 from kvarena.terms.doors import line
 from kvarena.terms.errors import KvarenaError, nearest
 from kvarena.terms.numbers import UNBOUND
@@ -43,9 +44,21 @@ class BatchTables(Mapping[str, Any]):
                      3. translate  in work of that forward: the tables read as the host's maps did at the launch.
     """
 
-    def __init__(self, names: Sequence[str], device: DeviceTables, batch: "Batch", width: int) -> None:
-        """``names``: those of the tables, in their order; what is left over are the slots."""
+    def __init__(
+        self,
+        names: Sequence[str],
+        device: DeviceTables,
+        batch: "Batch",
+        *,
+        width: int,
+        maps: Maps,
+    ) -> None:
+        """``names``: those of the tables, in their order; what is left over are the slots.
+
+        ``maps``: those that the tables were opened for; after a resize they are not the storage's any more.
+        """
         self._names = tuple(names)
+        self._maps = maps
         self._device = device
         self._batch = batch
         self.rows, self.width = len(batch.rows), width
@@ -56,14 +69,21 @@ class BatchTables(Mapping[str, Any]):
 
         Raises:
             KvarenaError: too many, or one that is none; nothing has changed.
+            InvariantError: the storage was resized since, which made mirrors anew: open tables there, capture again.
         """
+        self._maps.check_current()
         self._batch.set(line(rows, "tables.batch: rows"))
 
     def translate(self, rows: int | None = None, width: int | None = None) -> None:
         """Fill the first rows of the tables, up to this width; all by default. For work of the launched forward.
 
         On a GPU that is one kernel, and nothing else: it may be captured in a graph.
+
+        Raises:
+            KvarenaError: more than there is.
+            InvariantError: the storage was resized since; a graph that captured this reads what was there before.
         """
+        self._maps.check_arena()
         rows, width = self.rows if rows is None else rows, self.width if width is None else width
         if not (0 <= rows <= self.rows and 0 <= width <= self.width):
             raise KvarenaError(f"tables.translate: {rows} rows of {width} pages; there are {self.rows} of {self.width}")

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kvarena.terms.errors import KvarenaError, PluginError
+from kvarena.terms.errors import KvarenaError
+from kvarena.terms.owners import misbehaves
 from kvarena.terms.ports import IntArray
 
 _INT64 = np.dtype(np.int64)
@@ -65,8 +66,8 @@ def is_share(value: Any) -> bool:
     return number and bool(0 < value <= 1)
 
 
-def whole_answer(answer: Any, policy: str) -> int:
-    """A policy's answer as a Python int; ``policy`` names whose it is.
+def whole_answer(answer: Any, kind: str, policy: Any) -> int:
+    """A policy's answer as a Python int; ``kind`` is the word for what the policy is.
 
     Raises:
         PluginError: it is no whole number.
@@ -74,7 +75,8 @@ def whole_answer(answer: Any, policy: str) -> int:
     try:
         return index(answer)
     except TypeError:
-        raise PluginError(f"{policy} answered {answer!r} where a whole number was asked for; mend the policy") from None
+        finding = f"answered {answer!r} where a whole number was asked for"
+        raise misbehaves("policy.no_whole_number", kind, policy, finding) from None
 
 
 def line(values: Any, what: str) -> IntArray:

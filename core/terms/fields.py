@@ -34,6 +34,8 @@ _SHORT = {
     "fp8_e5m2": "float8_e5m2",
     "float8": "float8_e4m3fn",
 }
+DTYPE_PATTERN = rf"^(torch\.)?({'|'.join([*DTYPE_BYTES, *_SHORT])})$"
+"""What ``dtype_name`` reads, as a regular expression."""
 
 
 def dtype_name(name: str) -> str:
@@ -57,7 +59,7 @@ def _shape(sizes: Iterable[int]) -> tuple[int, ...]:
 class Field:
     """One named array of an entry, such as the keys of a token: ``Field("k", "bfloat16", (8, 128))``.
 
-    An empty shape is one item; a shape with a 0 is a field of no bytes.
+    An empty shape is one item; a shape with a 0 is a field of no bytes, which no layout may declare.
     """
 
     name: str

@@ -30,7 +30,9 @@ class Lifetime(Protocol):
     ``own_ids`` is True for a slot per request (a state), False for rows that share the owner's ids.
     A lifetime whose retired rows are always the first ones may add ``floor(lengths)``: for an array of
     lengths, the first row that the query there still needs; and its inverse ``reaches(rows)``, the least
-    length at which the floor is at least that row. They are faster, never different.
+    length at which the floor is at least that row. One whose needs repeat may add ``repeats()``: the length from
+    which on the rows that a query needs are those that it needed so many tokens before, so many rows on, beside rows
+    that stay; and that many tokens. They are faster, never different.
     """
 
     @property
@@ -68,6 +70,10 @@ def _positive(instance: Any, attribute: Any, value: Any) -> None:
         raise ValueError(f"{type(instance).__name__}: {attribute.name} is absurd; at most {TOKENS_MAX:,}")
 
 
+_TOKENS = {"schema": {"minimum": 1, "maximum": TOKENS_MAX}}
+"""The same for a schema of config files."""
+
+
 @attrs.frozen
 class Full:
     """Every row until the request ends."""
@@ -91,12 +97,15 @@ class Full:
     def reaches(self, rows: IntArray) -> IntArray:
         return np.full_like(rows, NEVER)
 
+    def repeats(self) -> tuple[int, int]:
+        return 0, 1
+
 
 @attrs.frozen
 class Window:
     """The current token and the ``window - 1`` before it (sliding-window attention)."""
 
-    window: int = attrs.field(validator=_positive)
+    window: int = attrs.field(validator=_positive, metadata=_TOKENS)
     own_ids = False
 
     @property
@@ -123,12 +132,15 @@ class Window:
     def reaches(self, rows: IntArray) -> IntArray:
         return rows + (self.window - 1)
 
+    def repeats(self) -> tuple[int, int]:
+        return self.window, 1
+
 
 @attrs.frozen
 class Chunk:
     """The rows since the start of the current chunk of ``chunk`` tokens (chunked attention, Llama 4)."""
 
-    chunk: int = attrs.field(validator=_positive)
+    chunk: int = attrs.field(validator=_positive, metadata=_TOKENS)
     own_ids = False
 
     @property
@@ -155,6 +167,9 @@ class Chunk:
     def reaches(self, rows: IntArray) -> IntArray:
         return -(-rows // self.chunk) * self.chunk
 
+    def repeats(self) -> tuple[int, int]:
+        return 0, self.chunk
+
 
 @attrs.frozen
 class State:
@@ -163,7 +178,9 @@ class State:
     ``checkpoint_interval`` is the grid in tokens on which a prefix cache may keep copies; None keeps none.
     """
 
-    checkpoint_interval: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
+    checkpoint_interval: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_positive), metadata=_TOKENS
+    )
     name = "state"
     rank: Rank = attrs.field(default=(0, 0), init=False)
     own_ids = True
@@ -213,7 +230,7 @@ class OnGrid:
     """
 
     inner: Lifetime
-    interval: int = attrs.field(validator=_positive)
+    interval: int = attrs.field(validator=_positive, metadata=_TOKENS)
 
     @property
     def name(self) -> str:
@@ -253,6 +270,11 @@ def on_grid(lifetime: Lifetime, grid: int | None) -> Lifetime:
     return OnGrid(lifetime, grid)
 
 
+def bare(lifetime: Lifetime) -> Lifetime:
+    """The lifetime that a plugin wrote, without the grid around it."""
+    return bare(lifetime.inner) if isinstance(lifetime, OnGrid) else lifetime
+
+
 def prefix_floor(lifetime: Lifetime, lengths: IntArray) -> IntArray | None:
     """The first row still needed at each length, or None where what retires need not be a prefix."""
     if isinstance(lifetime, OnGrid):
@@ -286,10 +308,6 @@ def repeats(lifetime: Lifetime) -> tuple[int, int] | None:
 
     So the most that a sequence holds is found in its first rows, however long it is.
     """
-    if isinstance(lifetime, (Window, Full)):
-        return getattr(lifetime, "window", 0), 1
-    if isinstance(lifetime, Chunk):
-        return 0, lifetime.chunk
     if isinstance(lifetime, OnGrid):
         inner = repeats(lifetime.inner)
         return inner and (align_up(inner[0], lifetime.interval), common_multiple((inner[1], lifetime.interval)))
@@ -297,7 +315,8 @@ def repeats(lifetime: Lifetime) -> tuple[int, int] | None:
         known = [found for found in map(repeats, lifetime.members) if found is not None]
         whole = len(known) == len(lifetime.members)
         return (max(start for start, _ in known), common_multiple(step for _, step in known)) if whole else None
-    return None
+    own = getattr(lifetime, "repeats", None)
+    return None if own is None else tuple(own())
 
 
 def outlives(longer: Lifetime, shorter: Lifetime, horizon: int = 1 << 12) -> bool:

@@ -5,7 +5,8 @@ Metadata is read when something went wrong and is told, never on the way of a st
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import importlib_metadata
@@ -72,9 +73,15 @@ def _installed_with(package: str) -> str:
     """The distribution that installed a top-level package; of several, the first by name."""
     if package in sys.stdlib_module_names or package == "__main__":
         return ""
-    for name in sorted(importlib_metadata.packages_distributions().get(package, ())):
+    for name in sorted(_packages(tuple(sys.path)).get(package, ())):
         return f"{name} {importlib_metadata.version(name)}"
     return ""
+
+
+@lru_cache(maxsize=4)
+def _packages(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Distributions by the packages that they brought; finding them reads every list of files on the path."""
+    return importlib_metadata.packages_distributions()
 
 
 def misbehaves(name: str, kind: str, value: Any, finding: str) -> PluginError:

@@ -13,10 +13,15 @@ _SCALE = {
 }
 _QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")
 
+BYTES_PATTERN = r"^\s*[0-9]+(\.[0-9]+)?\s*([bB]|[kKmMgGtT][iI]?[bB])?\s*$"
+"""What ``parse_bytes`` reads of a text, as a regular expression."""
+
 BYTES_MAX = 1 << 60
 """The most bytes that anybody means: an exbibyte."""
 TOKENS_MAX = 1 << 40
 """The longest window or sequence that anybody means; sums of such lengths stay in 64 bits."""
+PAGE_TOKENS_MAX = 1 << 20
+"""The most tokens of one page."""
 
 
 def ceil_div(amount: int, step: int) -> int:

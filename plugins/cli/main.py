@@ -5,7 +5,6 @@
 
 import ast
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -15,8 +14,10 @@ import click
 
 from kvarena.assembly.catalog import Entry
 from kvarena.plugins.cli.context import catalog_of
+from kvarena.plugins.cli.logs import LOG_FORMAT_VARIABLE, LOG_VARIABLE, settle_logs
 from kvarena.plugins.cli.plain import settle_streams, write_line
 from kvarena.terms.errors import KvarenaError, PluginError, nearest
+from kvarena.terms.telling import FORMATS, LEVELS
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -80,20 +81,22 @@ def _what_it_does(entry: Entry) -> str:
 @click.version_option(package_name="kvarena", message="%(prog)s %(version)s")
 @click.option(
     "--log",
-    type=click.Choice(["debug", "info", "warning"]),
-    default="warning",
-    envvar="KVARENA_LOG",
-    show_default=True,
+    type=click.Choice(LEVELS),
+    envvar=LOG_VARIABLE,
     show_envvar=True,
-    help="Tell events of this level on stderr.",
+    help="Tell events of this level on stderr; warning, if [logs] says nothing either.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    envvar=LOG_FORMAT_VARIABLE,
+    show_envvar=True,
+    help="One line an event, for people or as JSON; console, if [logs] says nothing either.",
 )
 @click.pass_context
-def cli(ctx: click.Context, log: str) -> None:
+def cli(ctx: click.Context, log: str | None, log_format: str | None) -> None:
     """One arena, many bands: plan, run and replay hybrid KV caches in which any band may take any free byte."""
-    handler = logging.StreamHandler()  # of now: stderr may have been replaced since the last run
-    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-    logging.basicConfig(handlers=[handler], force=True)
-    logging.getLogger("kvarena").setLevel(log.upper())
+    settle_logs()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -8,12 +8,15 @@ import attrs
 import click
 
 from kvarena.assembly.config import EXTRA_BUFFER, STRATEGIES, SettingError
-from kvarena.assembly.loader import check_eviction
+from kvarena.assembly.loader import check_eviction, make_policies
 from kvarena.assembly.places import Places
 from kvarena.plugins.cli.context import AMOUNT, DTYPE, FILE, catalog_of, json_option
+from kvarena.plugins.cli.kv_option import kv_layout_option
 from kvarena.plugins.cli.output import Progress, console, pairs, print_json, table
+from kvarena.plugins.cli.replay_config import configured
 from kvarena.plugins.cli.watching import Watch, WatchSettings, watch_options
 from kvarena.plugins.models import ModelSpec, read_config, read_model
+from kvarena.plugins.models.kv_layout import KvLayout
 from kvarena.plugins.replay.gpus import Gpu, load_gpu, preset_names
 from kvarena.plugins.replay.replay import ReplaySettings
 from kvarena.plugins.replay.replay import replay as replay_trace
@@ -41,9 +44,13 @@ PLACES = Places(
 
 _MODEL = (
     click.option("--model", type=FILE, required=True, help="A model's config.json, or a folder with one."),
-    click.option("--memory", type=AMOUNT, required=True, help="The budget of one rank, such as 60GiB."),
+    click.option("--memory", type=AMOUNT, help="The budget of one rank, such as 60GiB."),
+    click.option(
+        "--config", type=FILE, help="TOML with [arena], [prefix], [policies], [plugins]; options go before it."
+    ),
     click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks."),
     click.option("--dtype", type=DTYPE, help="Of keys and values; the config's own by default."),
+    kv_layout_option,
     click.option("--page-size", "page_tokens", type=click.IntRange(min=1), help="Tokens a page; 16 by default."),
     click.option("--parameters", type=float, help="Parameters of the model, where the config does not say."),
     click.option("--active-parameters", type=float, help="Those that one token uses; all by default."),
@@ -121,12 +128,18 @@ def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **giv
 
     No GPU and no weights: a cost model gives each step its time. The same command gives the same JSON.
     """
+    found = configured(ctx, given, PLACES.options)
+    given, places = dict(found.given), found.places
     settings = _read(ReplaySettings, {**given, "gpu": _gpu(given["gpu"])})
     watch = Watch(WatchSettings.of(given))
-    catalog = catalog_of(ctx)
-    check_eviction(catalog, settings.prefix, PLACES)
+    catalog = catalog_of(ctx).under(found.plugins, source=places)
+    make_policies(catalog, settings.policies, places)
+    check_eviction(catalog, settings.prefix, places)
     config = read_config(model)
-    spec = read_model(config, tp=given["tp"], dtype=given["dtype"], source=str(model), catalog=catalog)
+    kv_layout = KvLayout.named(given["kv_layout"], "--kv-layout", catalog)
+    spec = read_model(
+        config, tp=given["tp"], dtype=given["dtype"], source=str(model), catalog=catalog, kv_layout=kv_layout
+    )
     spec = _with_parameters(spec, given["parameters"], given["active_parameters"])
     rows = read_trace(trace, _read(TraceOptions, given))
     if settings.prefix_cache and not any(row.prefix_ids for row in rows.rows):
@@ -139,7 +152,7 @@ def replay(ctx: click.Context, /, as_json: bool, model: Path, trace: Path, **giv
             progress.at(at.finished, f"{at.running} running, {at.waiting} to come")
             watch.at(at)
 
-        document = replay_trace(spec, rows, settings, catalog=catalog, on_step=show, on_open=watch.open, source=PLACES)
+        document = replay_trace(spec, rows, settings, catalog=catalog, on_step=show, on_open=watch.open, source=places)
         watch.finish()
     if as_json:
         print_json(document)
@@ -192,7 +205,7 @@ def _print(document: Mapping[str, Any]) -> None:
         pairs(
             {
                 "model": f"{document['model']['model_type']}, {document['model']['num_layers']} layers, "
-                f"tp {document['model']['tp']}, on {document['gpu']['name']} (cost model)",
+                f"tp {document['model']['tp']}{_kept(document['model'])}, on {document['gpu']['name']} (cost model)",
                 "trace": f"{trace['file']} ({trace['format']}): {trace['requests']:,} requests, {trace['skipped']:,} "
                 "rows skipped",
                 "arena": f"{format_bytes(arena['arena_bytes'])}, pages of {arena['page_tokens']} tokens, requests of "
@@ -213,6 +226,11 @@ def _print(document: Mapping[str, Any]) -> None:
         out.print(f"request {refusal['request']} {refusal['fate']}: {refusal['reason']}")
     if "timings" in document:
         out.print(pairs({name: f"{value:,.2f}" for name, value in document["timings"].items()}))
+
+
+def _kept(model: Mapping[str, Any]) -> str:
+    """The layout that stands in for the model's own, where one does."""
+    return f", kept as {model['kv_layout']}" if model["kv_layout"] else ""
 
 
 def _cache(document: Mapping[str, Any]) -> dict[str, str]:

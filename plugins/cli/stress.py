@@ -15,6 +15,7 @@ from kvarena.assembly.loader import check_eviction, declared_layers, make_polici
 from kvarena.assembly.places import Places
 from kvarena.planning.sizing import size_plan
 from kvarena.plugins.cli.context import FILE, catalog_of, json_option
+from kvarena.plugins.cli.logs import settle_logs
 from kvarena.plugins.cli.output import Progress, console, print_json
 from kvarena.plugins.stress.swarm.case import Case, dump_case, read_case
 from kvarena.plugins.stress.swarm.harness import SIMULATED, check_world, replay_case
@@ -185,18 +186,19 @@ def _replay(path: Path, device: str | None, *, as_json: bool) -> int:
 def _read_config(path: Path, catalog: Catalog) -> Mapping[str, Any]:
     """The sections of a storage's config file, checked."""
     sections = read_toml(path)
-    config = structure(StorageConfig, sections, path.name)
+    places = Places.in_file(path, name=path.name)
+    config = structure(StorageConfig, sections, places)
+    settle_logs(config.logs)
     if not config.layers:
         raise ConfigError(f"{path.name}: layers: a run needs [[layers]]; declare some")
-    catalog = catalog.under(config.plugins, source=path.name)
+    catalog = catalog.under(config.plugins, source=places)
     try:
         catalog.find("backends", config.backend.name)  # found, not made: --device chooses what runs
     except PluginError as error:
-        raise PluginError(f"{path.name}: backend: {error}") from None
-    make_policies(catalog, config.policies, path.name)
-    check_eviction(catalog, config.prefix, path.name)
-    places = Places(path.name)
+        raise PluginError(f"{places.place('backend')}: {error}") from None
+    make_policies(catalog, config.policies, places)
+    check_eviction(catalog, config.prefix, places)
     with places.planning():
-        plan = plan_arena(declared_layers(config, catalog, path.name), config.arena)
+        plan = plan_arena(declared_layers(config, catalog, places), config.arena)
         size_plan(plan, config.arena.memory, limits_of(config.arena, config.prefix, plan, source=places))
     return sections

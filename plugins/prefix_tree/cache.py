@@ -6,7 +6,7 @@ from kvarena.plugins.prefix_tree.evict import Evicting
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.locks import Locks, node_of, split
-from kvarena.plugins.prefix_tree.node import Entry, Needs, Node, Root, needs_of
+from kvarena.plugins.prefix_tree.node import Entry, Needs, Node, Root
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.doors import whole
@@ -53,7 +53,7 @@ class TreeCache:
         pieces, units = self._evicting.evict(enough)
         if pieces and tells_debug():
             told = {name: gone for name, gone in zip(self._kinds.names, units, strict=True) if gone}
-            _log.debug("cache_evicted", entries=pieces, units=told)
+            _log.debug("cache.evicted", entries=pieces, units=told)
 
     def lock(self, entry: Entry, relaxed: bool = False) -> None:
         """A request is about to read this entry: nothing that it needs may go. Locks count; none is a use (``touch``).
@@ -101,8 +101,8 @@ class TreeCache:
         node, length = self._locked(entry), whole(length, "prefix_tree.narrow: length")
         invariant("prefix_tree.narrow_of_unlocked_entry", entry.leased, entry=entry)
         before = entry.leased[-1]
-        firsts = tuple(map(max, before.firsts, self._kinds.firsts_at(length, entry.stop)))
-        needs = needs_of(firsts, state=False)
+        wants = tuple(map(max, before.wants, self._kinds.wants_at(length, entry.stop)))
+        needs = self._kinds.needs(wants, state=False)
         entry.leased[-1] = needs
         if needs != before:
             self._locks.change(node, before, needs)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from operator import add, sub
+from typing import Any
 
 from kvarena.plugins.prefix_tree.going import Going
-from kvarena.plugins.prefix_tree.kinds import Kinds, Rows
+from kvarena.plugins.prefix_tree.kinds import Kinds, Rows, Wanted
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import NO_ID, Firsts, Node, Root
+from kvarena.plugins.prefix_tree.node import Node, Root
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.plugins.prefix_tree.store import Store
 
@@ -54,7 +55,7 @@ class Evicting:
                 node = shelf.popped(key)
                 try:
                     if key & 1:
-                        self._drop_rows(node, shelf.facts.free_below(node))
+                        self._drop_rows(node, shelf.facts.wanted(node))
                     elif node.pins or node.children:
                         self._drop_state(node)
                     else:
@@ -80,7 +81,7 @@ class Evicting:
             if node.state is not None:
                 self._drop_state(node)
             if self._kinds.rows and not node.leases:
-                self._drop_rows(node, self._needed_behind(node))
+                self._drop_rows(node, self._wanted_behind(node))
             while node.parent is not None and not (node.children or node.pins or node.is_end):
                 node = self._drop_whole(node)
         finally:
@@ -92,10 +93,9 @@ class Evicting:
         """What was evictable before and is not now, for nothing else happens to the tree meanwhile."""
         return tuple(map(sub, before, self._shelf.evictable.units()))
 
-    def _needed_behind(self, node: Node) -> Firsts:
-        """Per sub-pool that retires rows, the first page that a landing behind a node needs; its end for none."""
-        leaning = [self._kinds.firsts(stop) for stop in self._landings.leaning(node)]
-        return tuple(map(min, zip(*leaning, strict=True))) if leaning else (node.stop,) * len(self._kinds.rows)
+    def _wanted_behind(self, node: Node) -> Wanted:
+        """What landings behind a node need of its window rows."""
+        return self._kinds.wanted([self._kinds.needs_at(stop).wants for stop in self._landings.leaning(node)])
 
     def _drop_whole(self, node: Node) -> Node:
         """A node without children and locks goes. Returns its parent."""
@@ -131,32 +131,31 @@ class Evicting:
         shelf.lose_state(node)
         shelf.settle(node)
         if self._kinds.rows and shelf.facts.weighs:  # window rows were kept for it, in the node and before it
-            first, at = self._kinds.first(node.stop), node
-            while at.parent is not None and at.stop > first:
+            low, at = self._kinds.needs_at(node.stop).low, node
+            while at.parent is not None and at.stop > low:
                 shelf.touch(at, used=False)
                 at = at.parent
 
-    def _drop_rows(self, node: Node, firsts: Firsts) -> None:
-        """A node's window rows go alone; those from the page ``firsts`` on stay, one for each sub-pool."""
+    def _drop_rows(self, node: Node, wanted: Wanted) -> None:
+        """A node's window rows go alone; those that are wanted stay."""
         owner, shelf = self._kinds.owner, self._shelf
-        for kind, first in zip(self._kinds.rows, firsts, strict=True):
+        for kind, wants in zip(self._kinds.rows, wanted, strict=True):
             if kind is not owner:
-                self._let_go(node, kind, first)
+                self._let_go(node, kind, wants)
         if owner is not None:  # it outlives the others
-            self._let_go(node, owner, min(firsts))
+            self._let_go(node, owner, wanted[owner.column])
         shelf.settle(node)
         if shelf.facts.weighs:
             shelf.touch(node, used=False)
 
-    def _let_go(self, node: Node, kind: Rows, first: int) -> None:
-        """What a node holds of one sub-pool before a page goes."""
-        at = first - node.start
-        ids, left = kind.let_go(node.rows[kind.column], node.ids, at)
+    def _let_go(self, node: Node, kind: Rows, wants: Any) -> None:
+        """What a node holds of one sub-pool goes, but for what is wanted."""
+        ids, left = kind.let_go(node, wants)
         if not ids:
             return
         if kind is self._kinds.owner:
             self._going.add_pages(ids)
-            node.ids = NO_ID * min(at, node.stop - node.start) + node.ids[at * 8 :]
+            node.ids = kind.left(node.ids, left)
         else:
             self._going.add_rows(kind.column, ids)
         self._shelf.lose_rows(node, kind.column, left, len(ids) // 8)

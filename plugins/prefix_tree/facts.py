@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from kvarena.plugins.prefix_tree.kinds import Kinds
+from kvarena.plugins.prefix_tree.kinds import Kinds, Wanted
 from kvarena.plugins.prefix_tree.landings import Landings
-from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Counts, Firsts, Needs, Node
-from kvarena.terms.lifetimes import NEVER
+from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Counts, Needs, Node
 from kvarena.terms.ports import Eviction, Piece
 
 DEPENDANTS_MAX = 32
@@ -23,7 +22,7 @@ class Facts:
         self._kinds = kinds
         self._landings = landings
         self._splits = eviction.splits
-        self._none, self._all = (0,) * len(kinds.rows), (NEVER,) * len(kinds.rows)
+        self._none = (0,) * len(kinds.rows)
 
     def free(self, node: Node) -> tuple[int, Counts, int]:
         """What of a node no lock protects: KV and STATE; its window rows; and the pieces that this makes of it.
@@ -36,7 +35,7 @@ class Facts:
             return KV | STATE, self._kinds.counts(node), 0 if node.children else WHOLE
         kinds = self._kinds
         if node.leases:
-            rows = kinds.counts_below(node, self.free_below(node))
+            rows = kinds.counts_beside(node, self.wanted(node))
         else:
             rows = node.rows if kinds.in_order else kinds.counts(node)
         state = 0 if node.readers and _any_state(node.readers) else STATE
@@ -50,12 +49,9 @@ class Facts:
             state = 0
         return counted, rows, state | ROWS if any(rows) else state
 
-    def free_below(self, node: Node) -> Firsts:
-        """Per sub-pool that retires rows, the page before which no reader needs those of a node."""
-        if not node.leases:
-            return self._all
-        first, *others = node.leases
-        return tuple(map(min, first, *others)) if others else first
+    def wanted(self, node: Node) -> Wanted:
+        """What readers need of a node's window rows."""
+        return self._kinds.wanted(node.leases or ())
 
     def piece(self, node: Node, what: int) -> Piece:
         """What is known now of one piece of a node: WHOLE, STATE or ROWS."""

@@ -88,7 +88,8 @@ class Giving:
 
         The row let go of its first pages there, as its table says.
         """
-        retired, needed = int(self._store.requests.retired[kind.index, row]), max(first, kind.first(stop))
+        retired = int(self._store.requests.retired[kind.index, row])
+        needed = max(first, self._kinds.needs_at(stop).wants[kind.column])
         there = first if retired < first else retired if retired < stop else stop
         if there < needed:
             gone = ids[(there - first) * 8 : (needed - first) * 8]

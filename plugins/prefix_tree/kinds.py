@@ -3,6 +3,7 @@
 Landings and pages are counted in pages from the beginning: a landing at ``stop`` has ``stop`` pages before it.
 """
 
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -11,12 +12,17 @@ import numpy.typing as npt
 
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan, SubPool
-from kvarena.plugins.prefix_tree.node import Counts, Firsts, Needs, Node, needs_of
-from kvarena.terms.lifetimes import Full, Window, prefix_floor
+from kvarena.plugins.prefix_tree.node import NO_ID, Counts, Needs, Node, Wants
+from kvarena.terms.lifetimes import NEVER, Full, Window, prefix_floor
+from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
+from kvarena.terms.units import ceil_div
 
 Mask = npt.NDArray[np.bool_]
-FIRSTS_MAX = 1 << 16
+NEEDS_MAX = 1 << 16
+
+Wanted = tuple[Any, ...]
+"""Per sub-pool that retires rows, what several readers want of it together, see ``Rows.join``."""
 
 
 class Rows(Protocol):
@@ -31,10 +37,6 @@ class Rows(Protocol):
     unit_bytes: int
     has_gaps: bool
     in_order: bool
-
-    def first(self, stop: int) -> int:
-        """The first page that a landing needs; itself where it needs none."""
-        ...
 
     def needs(self, stop: int, pages: IntArray) -> Mask:
         """Which of these pages, all before it, a landing needs."""
@@ -56,23 +58,31 @@ class Rows(Protocol):
         """Which of a node's pages it holds."""
         ...
 
-    def count(self, held: Any) -> int:
-        """How many pages are held."""
-        ...
+    def want(self, length: int, stop: int) -> int:
+        """What a query at this length, in tokens, needs of the pages before a landing at or before it, as a number.
 
-    def count_before(self, held: Any, count: int, at: int) -> int:
-        """How many of these are among the first ``at`` pages of a node of ``count``; ``at`` may be below 0."""
-        ...
-
-    def let_go(self, held: Any, ids: bytes, at: int) -> tuple[bytes, Any]:
-        """Of a node with these ids, those that it holds among its first ``at`` pages, and what it holds without them.
-
-        ``at`` may be below 0, or beyond its end.
+        It rises with the length, and what it stands for only shrinks.
         """
         ...
 
-    def first_at(self, length: int) -> int:
-        """A page before which a query at this length, in tokens, needs none."""
+    def reach(self, want: int) -> int:
+        """The first page that is wanted; ``NEVER`` or a page behind the landing where none is."""
+        ...
+
+    def join(self, wants: Sequence[int]) -> Any:
+        """All that is wanted by any of these, none of which may be: what ``count_beside`` and ``let_go`` take."""
+        ...
+
+    def count_beside(self, node: Node, wanted: Any) -> int:
+        """How many of the pages that a node holds nobody wants."""
+        ...
+
+    def let_go(self, node: Node, wanted: Any) -> tuple[bytes, Any]:
+        """The ids of those pages, and what the node holds without them."""
+        ...
+
+    def left(self, ids: bytes, held: Any) -> bytes:
+        """The ids of a node's pages, -1 where it does not hold the page."""
         ...
 
     def cut(self, held: Any, count: int, at: int) -> tuple[Any, Any]:
@@ -94,9 +104,10 @@ class Tail:
         self.has_gaps = not isinstance(pool.lifetime, Window)  # landings before one that lacks its rows may have theirs
         self._lifetime = pool.lifetime
         self._tokens = page_tokens
-        self.first = lru_cache(FIRSTS_MAX)(self._first)
+        self._first = lru_cache(NEEDS_MAX)(self._first_of)
 
-    def _first(self, stop: int) -> int:
+    def _first_of(self, stop: int) -> int:
+        """The first page that a landing needs; itself where it needs none."""
         return int(self._firsts(np.array([stop]))[0])
 
     def _firsts(self, stops: IntArray) -> IntArray:
@@ -106,10 +117,10 @@ class Tail:
         return np.minimum(floor // self._tokens, stops)
 
     def needs(self, stop: int, pages: IntArray) -> Mask:
-        return pages >= self.first(stop)
+        return pages >= self._first(stop)
 
     def whole(self, node: Node, stop: int) -> bool:
-        first, column = self.first(stop), self.column
+        first, column = self._first(stop), self.column
         if first >= stop:
             return True
         at: Node | None = node
@@ -139,20 +150,31 @@ class Tail:
     def mask(self, held: int, count: int) -> Mask:
         return np.arange(count) >= count - held
 
-    def count(self, held: int) -> int:
-        return held
-
-    def count_before(self, held: int, count: int, at: int) -> int:
-        return _below(held, count - held, at)
-
-    def let_go(self, held: int, ids: bytes, at: int) -> tuple[bytes, int]:
-        count = len(ids) // 8
-        first, stop = count - held, min(at, count)
-        return (ids[first * 8 : stop * 8], count - stop) if stop > first else (b"", held)
-
-    def first_at(self, length: int) -> int:
+    def want(self, length: int, stop: int) -> int:
+        """The first page that is needed."""
         floor = prefix_floor(self._lifetime, np.array([length]))
-        return 0 if floor is None else int(floor[0]) // self._tokens
+        return min(0 if floor is None else int(floor[0]) // self._tokens, stop)
+
+    def reach(self, want: int) -> int:
+        return want
+
+    def join(self, wants: Sequence[int]) -> int:
+        return min(wants, default=NEVER)
+
+    def count_beside(self, node: Node, wanted: int) -> int:
+        held: int = node.rows[self.column]
+        return _below(held, node.stop - held, wanted)
+
+    def let_go(self, node: Node, wanted: int) -> tuple[bytes, int]:
+        held: int = node.rows[self.column]
+        first, stop = node.stop - held, min(wanted, node.stop)
+        if stop <= first:
+            return b"", held
+        return node.ids[(first - node.start) * 8 : (stop - node.start) * 8], node.stop - stop
+
+    def left(self, ids: bytes, held: int) -> bytes:
+        gone = len(ids) // 8 - held
+        return NO_ID * gone + ids[gone * 8 :]
 
     def cut(self, held: int, count: int, at: int) -> tuple[int, int]:
         behind = count - at
@@ -172,22 +194,18 @@ class Scattered:
         self._tokens = page_tokens
         self._kept = lru_cache(1 << 10)(self._kept_at)
 
-    def _kept_at(self, stop: int) -> Mask:
-        """Which of the pages before a landing it needs."""
-        kept = np.ones(stop, dtype=np.bool_)
-        for gone in whole_pages(self._lifetime.retired(0, stop * self._tokens), self._tokens):
+    def _kept_at(self, length: int) -> Mask:
+        """Which of the pages before it a query at this length needs."""
+        kept = np.ones(ceil_div(length, self._tokens), dtype=np.bool_)
+        for gone in whole_pages(self._lifetime.retired(0, length), self._tokens):
             kept[gone.start : gone.stop] = False
         return kept
 
-    def first(self, stop: int) -> int:
-        kept = self._kept(stop)
-        return int(kept.argmax()) if kept.any() else stop
-
     def needs(self, stop: int, pages: IntArray) -> Mask:
-        return np.asarray(self._kept(stop)[pages])
+        return np.asarray(self._kept(stop * self._tokens)[pages])
 
     def whole(self, node: Node, stop: int) -> bool:
-        kept = self._kept(stop)
+        kept = self._kept(stop * self._tokens)
         at, end = node, stop
         while at.parent is not None:
             there = np.frombuffer(at.rows[self.column], dtype=np.bool_)[: end - at.start]
@@ -206,19 +224,34 @@ class Scattered:
     def mask(self, held: bytes, count: int) -> Mask:
         return np.frombuffer(held, dtype=np.bool_)
 
-    def count(self, held: bytes) -> int:
-        return held.count(1)
+    def want(self, length: int, stop: int) -> int:
+        """The length: what a query there needs are pages here and there."""
+        return length
 
-    def count_before(self, held: bytes, count: int, at: int) -> int:
-        return held[: max(0, at)].count(1)
+    def reach(self, want: int) -> int:
+        kept = self._kept(want)
+        return int(kept.argmax()) if kept.any() else NEVER
 
-    def let_go(self, held: bytes, ids: bytes, at: int) -> tuple[bytes, bytes]:
-        at = max(0, at)
-        gone = np.frombuffer(held, dtype=np.bool_)[:at]
-        return np.frombuffer(ids, dtype=np.int64)[:at][gone].tobytes(), bytes(len(gone)) + held[at:]
+    def join(self, wants: Sequence[int]) -> tuple[int, ...]:
+        return tuple(set(wants))
 
-    def first_at(self, length: int) -> int:
-        return 0  # what retires in any order stays until all of it is passed
+    def count_beside(self, node: Node, wanted: tuple[int, ...]) -> int:
+        return int(np.count_nonzero(self._beside(node, wanted)))
+
+    def let_go(self, node: Node, wanted: tuple[int, ...]) -> tuple[bytes, bytes]:
+        gone = self._beside(node, wanted)
+        held = np.frombuffer(node.rows[self.column], dtype=np.bool_)
+        return np.frombuffer(node.ids, dtype=np.int64)[gone].tobytes(), (held & ~gone).tobytes()
+
+    def left(self, ids: bytes, held: bytes) -> bytes:
+        return np.where(np.frombuffer(held, dtype=np.bool_), np.frombuffer(ids, dtype=np.int64), UNBOUND).tobytes()
+
+    def _beside(self, node: Node, wanted: tuple[int, ...]) -> Mask:
+        """Which pages of a node are held, and wanted at none of these lengths."""
+        free = np.frombuffer(node.rows[self.column], dtype=np.bool_).copy()
+        for length in wanted:
+            free &= ~self._kept(length)[node.start : node.stop]
+        return free
 
     def cut(self, held: bytes, count: int, at: int) -> tuple[bytes, bytes]:
         return held[:at], held[at:]
@@ -249,38 +282,52 @@ class Kinds:
         self.slot_bytes = plan.sub_pools[self.slots].unit_bytes if self.slots is not None else 0
         self.has_gaps = any(kind.has_gaps for kind in self.rows)
         self.has_parts = bool(self.rows) or self.slots is not None
-        self.needs_at = lru_cache(FIRSTS_MAX)(self._needs_at)
+        self.needs_at = lru_cache(NEEDS_MAX)(self._needs_at)
         """What a request needs that starts at a landing."""
         self.in_order = all(kind.in_order for kind in self.rows)  # then what nodes hold are counts
 
-    def first(self, stop: int) -> int:
-        """The first page that a landing needs in any sub-pool that retires rows; itself where it needs none."""
-        return min([kind.first(stop) for kind in self.rows], default=stop)
+    def needs_any(self, stop: int, node: Node) -> bool:
+        """Whether a landing behind a node needs any of its window rows."""
+        if self.in_order:
+            return self.needs_at(stop).low < node.stop
+        pages = np.arange(node.start, node.stop)
+        return any(bool(kind.needs(stop, pages).any()) for kind in self.rows)
 
-    def firsts(self, stop: int) -> Firsts:
-        """The first page that a landing needs, per sub-pool that retires rows."""
-        return tuple([kind.first(stop) for kind in self.rows])
+    def wants_at(self, length: int, stop: int) -> Wants:
+        """What a query at this length, in tokens, needs of the pages before a landing."""
+        return tuple([kind.want(length, stop) for kind in self.rows])
+
+    def low(self, wants: Wants) -> int:
+        """The first page that is wanted in any sub-pool; ``NEVER`` where none retires rows."""
+        if self.in_order:
+            return min(wants, default=NEVER)
+        return min([kind.reach(want) for kind, want in zip(self.rows, wants, strict=True)])
+
+    def needs(self, wants: Wants, *, state: bool) -> Needs:
+        """What a reader needs who wants these window rows, and maybe the state."""
+        return Needs(wants, state, self.low(wants))
 
     def _needs_at(self, stop: int) -> Needs:
-        return needs_of(self.firsts(stop), state=True)
+        return self.needs(self.wants_at(stop * self.page_tokens, stop), state=True)
 
-    def firsts_at(self, length: int, stop: int) -> Firsts:
-        """Of the pages before a landing, the first that a query at this length needs, likewise."""
-        return tuple([min(kind.first_at(length), stop) for kind in self.rows])
+    def wanted(self, wants: Collection[Wants]) -> Wanted:
+        """What all of these want together."""
+        if self.in_order and wants:
+            return tuple(map(min, *wants)) if len(wants) > 1 else next(iter(wants))
+        return tuple([kind.join([one[kind.column] for one in wants]) for kind in self.rows])
 
     def counts(self, node: Node) -> Counts:
         """How many pages a node holds in each of ``rows``."""
         if self.in_order:
             return node.rows
-        return tuple([kind.count(held) for kind, held in zip(self.rows, node.rows, strict=True)])
+        return self.counts_beside(node, self.wanted(()))
 
-    def counts_below(self, node: Node, firsts: Firsts) -> Counts:
-        """How many of these lie before a page, one for each of ``rows``."""
-        start, stop = node.start, node.stop
-        there = zip(self.rows, node.rows, firsts, strict=True)
+    def counts_beside(self, node: Node, wanted: Wanted) -> Counts:
+        """How many of these nobody wants."""
         if self.in_order:
-            return tuple([_below(held, stop - held, first) for _, held, first in there])
-        return tuple([kind.count_before(held, stop - start, first - start) for kind, held, first in there])
+            stop = node.stop
+            return tuple([_below(held, stop - held, first) for held, first in zip(node.rows, wanted, strict=True)])
+        return tuple([kind.count_beside(node, wants) for kind, wants in zip(self.rows, wanted, strict=True)])
 
     def rows_bytes(self, node: Node) -> int:
         """The bytes of a node's window rows."""

@@ -45,13 +45,16 @@ class Landings:
         return True
 
     def leaning(self, node: Node) -> Iterator[int]:
-        """The landings behind a node, at ends of its descendants, whose windows reach into it."""
+        """The landings behind a node, at ends of its descendants, that need window rows of it.
+
+        What one landing does not need, none behind it does.
+        """
         waiting = list((node.children or {}).values())
         while waiting:
             child = waiting.pop()
-            if self._kinds.first(child.stop) < node.stop and self._ends(child):
+            if self._kinds.needs_any(child.stop, node) and self._ends(child):
                 yield child.stop
-            if self._kinds.first(child.start + 1) < node.stop:
+            if self._kinds.needs_any(child.start + 1, node):
                 waiting.extend((child.children or {}).values())
 
     def _ends(self, node: Node) -> bool:

@@ -3,13 +3,13 @@
 from typing import TypeVar
 
 from kvarena.plugins.prefix_tree.kinds import Kinds
-from kvarena.plugins.prefix_tree.node import GONE, Entry, Firsts, Needs, Node
+from kvarena.plugins.prefix_tree.node import GONE, Entry, Needs, Node, Wants
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import fail
 from kvarena.terms.lifetimes import NEVER
 
-Key = TypeVar("Key", Firsts, Needs)
+Key = TypeVar("Key", Wants, Needs)
 
 
 class Locks:
@@ -77,7 +77,7 @@ class Locks:
         node.locks = node.pins = 1
         node.readers = {needs: 1}
         if node.stop > needs.low:
-            node.leases = {needs.firsts: 1}
+            node.leases = {needs.wants: 1}
         self._shelf.put(node)
         return node.parent
 
@@ -96,9 +96,9 @@ class Locks:
                     pins = 0
             stop = at.stop
             if before is not None and stop > ends:
-                at.leases = _drop(at.leases, before.firsts)
+                at.leases = _drop(at.leases, before.wants)
             if needs is not None and stop > begins:
-                at.leases = _add(at.leases, needs.firsts)
+                at.leases = _add(at.leases, needs.wants)
             self._shelf.settle(at)
             above = at.parent
             if above is None or above.parent is None or not (pins or above.stop > low):
@@ -156,7 +156,7 @@ def split(node: Node, stop: int, shelf: Shelf, kinds: Kinds) -> Node:
     upper.pins = 1 if node.pins else 0
     upper.used, upper.priority, upper.origin = node.used, node.priority, node.origin
     if node.leases:
-        upper.leases = {firsts: count for firsts, count in node.leases.items() if min(firsts) < stop} or None
+        upper.leases = {wants: count for wants, count in node.leases.items() if kinds.low(wants) < stop} or None
     node.keys, node.ids = node.keys[at * kinds.page_bytes :], node.ids[at * 8 :]
     node.rows, node.start, node.parent = tuple([below for _, below in cuts]), stop, upper
     upper.children = {node.keys[: kinds.page_bytes]: node}

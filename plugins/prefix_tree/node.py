@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvarena.terms.lifetimes import NEVER
 from kvarena.terms.numbers import UNBOUND
 
 KV, ROWS, STATE = 1, 2, 4
@@ -13,27 +12,23 @@ KV, ROWS, STATE = 1, 2, 4
 WHOLE = 1
 """All that a node has, as one piece."""
 
-Firsts = tuple[int, ...]
-"""Per sub-pool that retires rows, the first page that a reader needs."""
+Wants = tuple[int, ...]
+"""Per sub-pool that retires rows, what a reader needs of it as a number that rises as it moves on: the first page, or
+where rows retire in no order, the length in tokens whose query needs them (see ``kinds``)."""
 
 Counts = tuple[int, ...]
 """Per sub-pool that retires rows, so many of a node's pages."""
 
 
 class Needs(NamedTuple):
-    """What a reader needs beside the path: window rows from these pages on, and maybe the state.
+    """What a reader needs beside the path: these window rows, and maybe the state.
 
-    ``low``: the least of these pages; none where no sub-pool retires rows.
+    ``low``: the least page with any of these rows; ``NEVER`` where no sub-pool retires rows.
     """
 
-    firsts: Firsts
+    wants: Wants
     state: bool
     low: int
-
-
-def needs_of(firsts: Firsts, *, state: bool) -> Needs:
-    """What a reader needs who needs window rows from these pages on."""
-    return Needs(firsts, state, min(firsts, default=NEVER))
 
 
 GONE = -1
@@ -53,7 +48,7 @@ class Node:
     here.
 
     ``locks`` end here; ``pins`` are these and the children with pins. ``readers`` are the locks that were not relaxed,
-    by what each needs. ``leases`` are those from here on whose windows reach into the node, by the pages that they
+    by what each needs. ``leases`` are those from here on whose windows reach into the node, by what they
     need. ``counted`` is what of it can be evicted, ``listed`` the pieces that its
     policy knows: flags. ``free_rows``: per sub-pool of ``rows``, how many of its pages count as evictable.
     """
@@ -75,7 +70,7 @@ class Node:
         self.is_end = False
         self.locks = self.pins = 0
         self.readers: dict[Needs, int] | None = None
-        self.leases: dict[Firsts, int] | None = None
+        self.leases: dict[Wants, int] | None = None
         self.free_rows: Counts = ()
         self.number = GONE
         self.counted = self.listed = 0

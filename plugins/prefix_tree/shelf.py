@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from operator import add, sub
 from typing import Any
 
+import numpy as np
+
 from kvarena.plugins.prefix_tree.facts import Facts
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.node import GONE, KV, ROWS, STATE, WHOLE, Counts, Node
-from kvarena.terms.invariants import fail
+from kvarena.terms.owners import misbehaves
 from kvarena.terms.ports import Eviction, Piece
 
 
@@ -58,6 +60,7 @@ class Shelf:
     def __init__(self, kinds: Kinds, landings: Landings, eviction: Eviction) -> None:
         self.facts = Facts(kinds, landings, eviction)
         self.victims = eviction.open()
+        self._eviction = eviction
         self.nodes: list[Node | None] = []
         self._unused: list[int] = []
         self._kinds = kinds
@@ -126,12 +129,19 @@ class Shelf:
         """The policy has let go of the piece with this key. Returns its node.
 
         Raises:
-            InvariantError: there is no such piece, or it went before; nothing has changed.
+            PluginError: there is no such piece, or it went before; the tree is as it was.
         """
+        if not isinstance(key, (int, np.integer)):
+            finding = f"pop() returned {key!r}, no piece's key; the policy has lost sight of one"
+            raise misbehaves("prefix_tree.policy_chose_no_piece", "eviction policy", self._eviction, finding)
         piece = ROWS if key & 1 else WHOLE | STATE
         node = self.nodes[key >> 1] if 0 <= key >> 1 < len(self.nodes) else None
         if node is None or not node.listed & piece:
-            fail("prefix_tree.policy_chose_no_piece", policy=type(self.victims).__name__, key=key)
+            gone = "which there is not" if node is None else "which may not go, or went before"
+            finding = (
+                f"pop() returned piece {key!r}, {gone}; it stays in the cache, and the policy has lost sight of one"
+            )
+            raise misbehaves("prefix_tree.policy_chose_no_piece", "eviction policy", self._eviction, finding)
         node.listed &= ~piece
         return node
 

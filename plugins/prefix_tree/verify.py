@@ -5,11 +5,10 @@ from collections.abc import Hashable, Iterator, Mapping
 import numpy as np
 
 from kvarena.plugins.prefix_tree.kinds import Kinds
-from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Firsts, Node, Root
+from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Node, Root, Wants
 from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.invariants import invariant
-from kvarena.terms.lifetimes import NEVER
 from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
 
@@ -60,7 +59,7 @@ def _check_place(node: Node, shelf: Shelf, kinds: Kinds) -> None:
     invariant("prefix_tree.children_or_none", node.children is None or node.children, stop=node.stop)
 
 
-def _check_locks(node: Node, leases: dict[Firsts, int] | None) -> None:
+def _check_locks(node: Node, leases: dict[Wants, int] | None) -> None:
     """Pins are locks and pinned children; leases are those of readers here and below."""
     pinned = sum(1 for child in (node.children or {}).values() if child.pins)
     invariant("prefix_tree.pins_add_up", node.pins == node.locks + pinned, pins=node.pins, locks=node.locks)
@@ -69,15 +68,15 @@ def _check_locks(node: Node, leases: dict[Firsts, int] | None) -> None:
     invariant("prefix_tree.leases_add_up", node.leases == leases, kept=node.leases, found=leases)
 
 
-def _leases(nodes: list[Node]) -> dict[int, dict[Firsts, int]]:
-    """By the number of a node, its leases: how many readers need its window rows, by the pages that they need."""
-    found: dict[int, dict[Firsts, int]] = {}
+def _leases(nodes: list[Node]) -> dict[int, dict[Wants, int]]:
+    """By the number of a node, its leases: how many readers need its window rows, by what they need."""
+    found: dict[int, dict[Wants, int]] = {}
     for node in nodes:
         for needs, count in (node.readers or {}).items():
             at = node
-            while at.parent is not None and at.stop > min(needs.firsts, default=NEVER):
+            while at.parent is not None and at.stop > needs.low:
                 there = found.setdefault(at.number, {})
-                there[needs.firsts] = there.get(needs.firsts, 0) + count
+                there[needs.wants] = there.get(needs.wants, 0) + count
                 at = at.parent
     return found
 

@@ -57,16 +57,20 @@ class TraceOptions:
         SettingError: a value out of range; it names the setting, and whoever read it says where it stood.
     """
 
-    format: str | None = attrs.field(default=None, validator=_known_format)
-    on_bad: str = attrs.field(default="stop", validator=_choice)
-    limit: int | None = attrs.field(default=None, validator=_at_least(1))
-    start: float = attrs.field(default=0.0, validator=_at_least(0))
+    format: str | None = attrs.field(
+        default=None, validator=_known_format, metadata={"schema": {"enum": sorted(READERS)}}
+    )
+    on_bad: str = attrs.field(default="stop", validator=_choice, metadata={"schema": {"enum": list(ON_BAD)}})
+    limit: int | None = attrs.field(default=None, validator=_at_least(1), metadata={"schema": {"minimum": 1}})
+    start: float = attrs.field(default=0.0, validator=_at_least(0), metadata={"schema": {"minimum": 0}})
     stop: float | None = None
-    time_scale: float = attrs.field(default=1.0, validator=_at_least(0))
-    length_scale: float = attrs.field(default=1.0, validator=_at_least(0, above=True))
-    prompt_max: int | None = attrs.field(default=None, validator=_at_least(1))
-    output_max: int | None = attrs.field(default=None, validator=_at_least(1))
-    seed: int = attrs.field(default=0, validator=_at_least(0))
+    time_scale: float = attrs.field(default=1.0, validator=_at_least(0), metadata={"schema": {"minimum": 0}})
+    length_scale: float = attrs.field(
+        default=1.0, validator=_at_least(0, above=True), metadata={"schema": {"exclusiveMinimum": 0}}
+    )
+    prompt_max: int | None = attrs.field(default=None, validator=_at_least(1), metadata={"schema": {"minimum": 1}})
+    output_max: int | None = attrs.field(default=None, validator=_at_least(1), metadata={"schema": {"minimum": 1}})
+    seed: int = attrs.field(default=0, validator=_at_least(0), metadata={"schema": {"minimum": 0}})
 
 
 @attrs.frozen

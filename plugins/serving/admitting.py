@@ -126,7 +126,7 @@ class Admitting:
         invariant("scheduler.wait_with_nothing_running", runs, request=job.request.id, answer=stopped)
         if tells_debug():
             reason = "no request row is free" if stopped is None else str(stopped)
-            _log.debug("request_waits", request=job.request.id, reason=reason)
+            _log.debug("request.waits", request=job.request.id, reason=reason)
         self._waiting_at, self._has_waited = self._now(flying=flying), job.request.id
 
     def _preempt(self) -> bool:
@@ -148,7 +148,7 @@ class Admitting:
             stopped.preemptions += 1
             self._counts.preemptions += 1
             reason = f"request {job.request.id} of priority {job.request.priority} needs its memory"
-            _log.info("request_preempted", request=stopped.request.id, by=job.request.id, reason=reason)
+            _log.info("request.preempted", request=stopped.request.id, by=job.request.id, reason=reason)
             self._queue.add(stopped)
         return bool(chosen)
 

@@ -103,4 +103,4 @@ class Checkpoints:
         """A checkpoint was not taken, or cannot be used."""
         self._counts.checkpoints_skipped += 1
         if tells_debug():
-            _log.debug("checkpoint_skipped", request=job.request.id, at=at, reason=reason)
+            _log.debug("checkpoint.skipped", request=job.request.id, at=at, reason=reason)

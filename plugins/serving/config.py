@@ -17,7 +17,7 @@ class ServingConfig:
 
     chunk_tokens: int = attrs.field(default=512, validator=at_least(1, LENGTH_MAX))
     step_tokens: int = attrs.field(default=2048, validator=at_least(1, LENGTH_MAX))
-    output_fraction: float = attrs.field(default=1.0)
+    output_fraction: float = attrs.field(default=1.0, metadata={"schema": {"exclusiveMinimum": 0, "maximum": 1}})
     keep_forwards: bool = False
 
     @step_tokens.validator

@@ -45,19 +45,19 @@ class Ends:
     def refuse(self, job: Job, reason: str) -> None:
         """No empty arena could serve it."""
         self._counts.refused += 1
-        _log.info("request_refused", request=job.request.id, reason=reason)
+        _log.info("request.refused", request=job.request.id, reason=reason)
         self._end(job, REFUSED, reason)
 
     def fail(self, job: Job, reason: str) -> None:
         """It cannot be served, or not to its end."""
         self._counts.failed += 1
-        _log.warning("request_failed", request=job.request.id, reason=reason)
+        _log.warning("request.failed", request=job.request.id, reason=reason)
         self._end(job, FAILED, reason)
 
     def abort(self, job: Job) -> None:
         """Somebody has called it off, wherever it was."""
         self._counts.aborts += 1
-        _log.info("request_aborted", request=job.request.id, state=job.place)
+        _log.info("request.aborted", request=job.request.id, state=job.place)
         self._end(job, ABORTED)
 
     def _end(self, job: Job, fate: str, reason: str = "") -> None:

@@ -137,7 +137,7 @@ class Prefixes:
         self._windows = [pool for pool in storage.plan.token_pools if not isinstance(pool.lifetime, Full)]
         self._reaches = PastWindows(storage.plan, self._grid)
         self._relax_at: IntArray = np.full(len(storage.requests), NEVER, dtype=np.int64)
-        self._narrowed_at: IntArray = np.zeros(len(storage.requests), dtype=np.int64)
+        self._narrowed_at: IntArray = np.full(len(storage.requests), NEVER, dtype=np.int64)  # where nothing is left to
 
     # -- the start
 
@@ -190,7 +190,7 @@ class Prefixes:
             self.cache.relax(job.entry)
             job.relaxed = True
         if len(past):
-            self._relax_at[past] = NEVER
+            self._relax_at[past] = self._narrowed_at[past] = NEVER
 
     def narrow(self) -> bool:
         """Memory is short: rows let go of the window rows that they have passed.
@@ -200,13 +200,13 @@ class Prefixes:
         if not self._windows:
             return False
         rows, size = self._running.rows(), self._grid or 1
-        rows = rows[self._relax_at[rows] != NEVER]
         lengths = self._storage.requests.lengths[rows] // size * size
         moved = lengths > self._narrowed_at[rows]
-        for row, length in zip(rows[moved].tolist(), lengths[moved].tolist(), strict=True):
+        rows, lengths = rows[moved], lengths[moved]
+        for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
             self.cache.narrow(self._running.jobs[row].entry, length)
         self._narrowed_at[rows] = lengths
-        return bool(moved.any())
+        return bool(len(rows))
 
     def checkpoint(self, job: Job, pending: Pending) -> bool:
         """The forward that made a checkpoint is processed: the cache gets it, with all tokens before it.
@@ -247,7 +247,8 @@ class Prefixes:
             self.cache.unlock(job.entry, relaxed=job.relaxed)
             job.entry = None
         job.kept = 0
-        self._relax_at[row], self.kept_max[row] = NEVER, 0
+        self._relax_at[row] = self._narrowed_at[row] = NEVER
+        self.kept_max[row] = 0
 
     # -- inside
 

@@ -251,7 +251,7 @@ class Scheduler:
                     continue
                 job.outputs = outputs
                 self.counts.clipped += 1
-                _log.info("request_clipped", request=request.id, asked=request.output_tokens, output_tokens=outputs)
+                _log.info("request.clipped", request=request.id, asked=request.output_tokens, output_tokens=outputs)
             self._arrivals.queue.add(job)
 
     def _idle(self) -> None:

@@ -79,7 +79,7 @@ class Seats:
             prompts += known
             reused += cached
             if tells:
-                _log.debug("request_admitted", request=job.request.id, row=row, cached=cached, charge=answer.charge)
+                _log.debug("request.admitted", request=job.request.id, row=row, cached=cached, charge=answer.charge)
 
         self._counts.admitted += len(group)
         self._counts.prompt_tokens += prompts

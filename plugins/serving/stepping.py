@@ -117,7 +117,7 @@ class Stepping:
                 return
         job.retractions += 1
         self._counts.retractions += 1
-        _log.info("request_retracted", request=job.request.id, generated=job.generated, reason=str(refused))
+        _log.info("request.retracted", request=job.request.id, generated=job.generated, reason=str(refused))
         self._queue.add(job)
         # the guess was too low: those that go on are charged in full, so that nobody is let in on it again
         rows = running.rows()

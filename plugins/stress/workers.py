@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
 from kvarena.terms.errors import KvarenaError
@@ -14,21 +14,29 @@ from kvarena.terms.errors import KvarenaError
 Begin = Callable[[Any], None]
 
 
+class Pool(ProcessPoolExecutor):
+    """A pool that an interrupt never finds half-way through the start of a worker: any submit may start one."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+        """Hand out work. Ctrl-C waits until it is handed out."""
+        with _interrupts_later():
+            return super().submit(work, *arguments, **more)
+
+
 @contextlib.contextmanager
 def worker_pool(count: int, begin: Begin | None = None, given: Any = None) -> Iterator[ProcessPoolExecutor]:
     """So many processes; each calls ``begin`` with what is ``given`` first. At the end nobody is waited for."""
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(begin, given))
+    pool = Pool(count, mp_context=context, initializer=_begin, initargs=(begin, given))
     try:
-        with _interrupts_later():
-            for _ in range(count):
-                pool.submit(_nothing)  # each starts a worker
+        for _ in range(count):
+            pool.submit(_nothing)  # each starts a worker, as long as none is idle yet
         yield pool
     finally:  # an interrupt, an error or a caller that has enough: nobody waits for what is under way
-        pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
+        pool.shutdown(cancel_futures=True)  # its thread too: left to the exit, it may fail there with a traceback
 
 
 def lost(under_way: str) -> KvarenaError:

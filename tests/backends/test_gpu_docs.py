@@ -12,6 +12,7 @@ import pytest
 from kvarena.assembly.config import Choice, StorageConfig, structure
 from kvarena.backends import gpu_device, gpu_uploads
 from kvarena.backends.cuda import CudaDevice
+from kvarena.planning.mirroring import ID_BYTES
 from kvarena.plugins.cli.doctor import NO_GPU_SEEN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
@@ -45,6 +46,8 @@ def test_figures_of_the_page_are_those_of_the_code() -> None:
     assert f"runs of {gpu_device.RUN_BYTES >> 10} KiB and more" in PAGE
     assert gpu_uploads.SLOTS * gpu_uploads.LISTS_MAX * gpu_uploads.ENTRIES * 4 == 1 << 20
     assert "1 MiB for lists of pages" in PAGE
+    assert "256 rows of 131,072 tokens in pages of 16 and two sub-pools these are\n16 MiB" in PAGE
+    assert 256 * (131_072 // 16) * ID_BYTES * 2 == 16 << 20
 
 
 def test_the_page_and_doctor_say_that_nothing_ran_on_a_gpu() -> None:

@@ -220,7 +220,7 @@ def test_kernels_are_tried_before_they_are_trusted() -> None:
     probe(platform, TorchKernels())
 
 
-class Blind(TorchKernels):
+class OutOfReach(TorchKernels):
     """Kernels to which pinned memory is out of reach, as Triton says it."""
 
     seen = 0
@@ -236,4 +236,4 @@ class Blind(TorchKernels):
 
 def test_memory_of_the_host_may_be_out_of_reach() -> None:
     """Then kernels serve the arena alone."""
-    assert choose(HostPlatform(), "auto", Blind)[0].reaches_host is False
+    assert choose(HostPlatform(), "auto", OutOfReach)[0].reaches_host is False

@@ -45,7 +45,9 @@ def test_stress_resolves_the_device_and_refuses_clearly(name: str, capsys: pytes
     assert run(["stress", "--device", name, "--seeds", "0:1"]) == 2
     build = {"cuda": "CUDA", "rocm": "ROCm"}[name]
     told = " ".join(capsys.readouterr().err.split())
-    assert re.match(rf"kvarena: seed 0: --device {name}: torch \S+ was not built for {build}; install its {build} build", told)
+    assert re.match(
+        rf"kvarena: seed 0: --device {name}: torch \S+ was not built for {build}; install its {build} build", told
+    )
 
 
 def test_doctor_says_that_no_gpu_was_there(capsys: pytest.CaptureFixture[str]) -> None:

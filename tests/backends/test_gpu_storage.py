@@ -16,7 +16,7 @@ from storages import CHAINS, storage_of
 
 from kvarena.assembly.config import Choice
 from kvarena.backends.gpu_device import GpuDevice
-from kvarena.backends.gpu_mirror import GpuMirror
+from kvarena.backends.gpu_mirror import GpuMirror, GpuTables
 from kvarena.plugins.stress.swarm import harness as harness_of_stress
 from kvarena.plugins.stress.swarm.harness import run_seed
 from kvarena.plugins.stress.swarm.world import draw_world
@@ -117,13 +117,14 @@ def test_the_stress_harness_finds_nothing_on_a_gpu_device(lag: int, harness: Cal
         (GpuDevice, "copy_pages"),
         (GpuDevice, "load"),
         (GpuMirror, "apply"),
+        (GpuTables, "translate"),
     ],
-    ids=["wait", "zero_pages", "copy_pages", "load", "apply"],
+    ids=["wait", "zero_pages", "copy_pages", "load", "apply", "translate"],
 )
 def test_the_harness_finds_what_a_gpu_device_leaves_out(
     where: type, act: str, harness: Callable[[int, int], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test itself: a wait, a zero, a copy, a load or an update that is not made is seen in the bytes."""
+    """The test itself: a wait, a zero, a copy, a load, an update or a table that is not made is seen."""
     monkeypatch.setattr(where, act, lambda *arguments: None)
     found = harness(5, 4)
     assert {words.partition(":")[0] for words in found} & {"lost_write", "stale_mirror"}

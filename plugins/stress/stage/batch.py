@@ -49,8 +49,10 @@ def writes_of(props: Props, ids: IterationIds, only: Only | None = None, sub_poo
     index, positions = index[chosen], positions[chosen]
     places = ids.write_offsets()[chosen] if len(index) else positions
     rows, requests = ids.rows.take(index), props.storage.requests
-    held = requests.flat.take(rows * requests.pages_per_row + positions // ids.page_tokens)
-    for tags in props.tags.token_pools:
+    token_pools = props.tags.token_pools
+    at_pages = rows * requests.pages_per_row + positions // ids.page_tokens
+    held = requests.flat.take(at_pages) if token_pools else at_pages  # rows of a model of states alone have no pages
+    for tags in token_pools:
         if not len(index) or (sub_pool and tags.name != sub_pool):
             continue
         pages = ids.write_pages(tags.name)[chosen]

@@ -13,6 +13,7 @@ from kvarena.plugins.stress.stage.props import Check, Finding, Props, Write, bor
 from kvarena.plugins.stress.stage.requests import Requests
 from kvarena.storage.iteration_ids import IterationIds
 from kvarena.storage.mirrors import Mirrors
+from kvarena.storage.tables import BatchTables
 from kvarena.terms.answers import Refused
 from kvarena.terms.errors import ConfigError
 from kvarena.terms.ports import IntArray
@@ -29,6 +30,8 @@ class Flight:
     checks: list[Check]
     writes: list[Write]
     tables: Mapping[str, IntArray]
+    filled: BatchTables | None
+    """Tables that the device fills by itself, told of the batch; None where it does not."""
     has_run: bool = False
 
 
@@ -42,6 +45,8 @@ class Forwards:
         self.any_pending = False
         """Whether a checkpoint may be on its way to the cache."""
         self.flights: dict[str, Flight] = {}
+        self._opened: tuple[Mirrors | None, BatchTables | None] = (None, None)
+        """The mirrors that tables were opened of, and these; a resize makes mirrors anew."""
 
     def verbs(self) -> dict[str, Callable[..., Any]]:
         """What this room does, by verb."""
@@ -72,6 +77,7 @@ class Forwards:
             firsts = [min(named.get(one.row) or [stop]) for one, stop in zip(ones, lengths.tolist(), strict=True)]
             starts = np.array(firsts, dtype=np.int64)
         ids = IterationIds(props.maps, rows, starts, lengths, to_the_end=writes is None) if ones else None
+        filled = self._batched(rows) if ids is not None else None
         handle = props.storage.forwards.launch(ids)
         if ids is not None and props.storage.requests.any_handed and (lost := missing_rows(props, requests, ids)):
             props.findings.append(Finding("missing_rows", f"forward {forward}: {lost}"))
@@ -82,7 +88,7 @@ class Forwards:
         for one, length in zip(ones, lengths.tolist(), strict=True):
             one.written = length
         tables = self._tables(ids) if ids is not None else {}
-        self.flights[forward] = Flight(forward, tuple(requests), handle, ids, checks, written, tables)
+        self.flights[forward] = Flight(forward, tuple(requests), handle, ids, checks, written, tables, filled)
         return handle.number
 
     def run(self, forward: str) -> int:
@@ -209,20 +215,38 @@ class Forwards:
             return {}
         return {name: ids.tables[name].copy() for name in ids.tables}
 
+    def _batched(self, rows: IntArray) -> BatchTables | None:
+        """Tables for these rows, where the device fills them by itself; opened before anything flies."""
+        mirrors, steps = self._props.storage.mirrors, self._props.storage.chain.ledger.steps
+        if mirrors is None or not mirrors.fills_tables:
+            return None
+        if self._opened[0] is not mirrors and steps.launched == steps.processed:
+            self._opened = (mirrors, mirrors.tables(len(self._props.storage.requests)))
+        of, tables = self._opened
+        if of is not mirrors or tables is None:
+            return None
+        tables.batch(rows)
+        return tables
+
     def _behind_mirrors(
         self, mirrors: Mirrors, rows: IntArray, flight: Flight, work: Callable[[], None]
     ) -> Callable[[], None]:
         """The forward reads its page tables from the device's maps, as kernels do: they must be those of its launch."""
         props = self._props
 
+        def look(how: str, found: IntArray, expected: IntArray) -> None:
+            if not np.array_equal(found, expected):
+                words = f"forward {flight.name} {how} as {found.tolist()}, not {expected.tolist()}"
+                props.findings.append(Finding("stale_mirror", words))
+
         def land() -> None:
+            if flight.filled is not None:
+                flight.filled.translate(len(rows))
             for name, expected in flight.tables.items():
-                found = mirrors.pages(name, rows, expected.shape[1])
-                if not np.array_equal(found, expected):
-                    words = (
-                        f"forward {flight.name} read the table of {name} as {found.tolist()}, not {expected.tolist()}"
-                    )
-                    props.findings.append(Finding("stale_mirror", words))
+                look(f"read the table of {name}", mirrors.pages(name, rows, expected.shape[1]), expected)
+                if flight.filled is not None:
+                    table = flight.filled[name].cpu().numpy()  # whoever fills them by itself has them as tensors
+                    look(f"was filled the table of {name}", table[: len(rows), : expected.shape[1]], expected)
             work()
 
         return land

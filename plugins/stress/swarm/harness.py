@@ -11,6 +11,7 @@ import attrs
 
 from kvarena.assembly.arena import plan_arena
 from kvarena.assembly.build import build_storage
+from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
 from kvarena.assembly.loader import declared_layers, make_eviction
 from kvarena.assembly.places import Places
@@ -62,8 +63,8 @@ class Run:
 class Ranks:
     """The ranks of one run, and what is checked of them."""
 
-    def __init__(self, world: World, device: str) -> None:
-        """Build both storages.
+    def __init__(self, world: World, device: str, catalog: Catalog | None = None) -> None:
+        """Build both storages. ``catalog``: where its plugins are found; None for all that is installed.
 
         Raises:
             KvarenaError: one cannot be built.
@@ -73,8 +74,8 @@ class Ranks:
         self.scene = Scene()
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
         config = world.config()
-        eviction = make_eviction(catalog_under(config.plugins), config.prefix)
-        for storage in open_storages(world, device):
+        eviction = make_eviction(catalog or catalog_under(config.plugins), config.prefix)
+        for storage in open_storages(world, device, catalog=catalog):
             stage = Stage(storage, host_places=HOST_PLACES, eviction=eviction)
             if world.waits_for_engines:
                 storage.chain.usage.waiter = Engines(stage)
@@ -126,14 +127,16 @@ class Ranks:
             stage.storage.release()
 
 
-def open_storages(world: World, device: str, ranks: Sequence[int] = (0, 1)) -> list[Storage]:
-    """The storages of these ranks, each on a device of this name and its own.
+def open_storages(
+    world: World, device: str, ranks: Sequence[int] = (0, 1), *, catalog: Catalog | None = None
+) -> list[Storage]:
+    """The storages of these ranks, each on a device of this name and its own. ``catalog``: None for what is installed.
 
     Raises:
         KvarenaError: there is no such backend, or the storage cannot be built on it.
     """
     config = world.config()
-    catalog = catalog_under(config.plugins)
+    catalog = catalog or catalog_under(config.plugins)
     layers = declared_layers(config, catalog, "storage")
     choices = [Choice(device, config.backend.settings if config.backend.name == device else {}) for _ in ranks]
     if device == SIMULATED:
@@ -145,7 +148,9 @@ def open_storages(world: World, device: str, ranks: Sequence[int] = (0, 1)) -> l
     return [build_storage(layers, attrs.evolve(config, backend=choice), catalog, source=places) for choice in choices]
 
 
-def run_seed(world: World, operations: int, device: str = SIMULATED, *, keep: bool = False) -> Run:
+def run_seed(
+    world: World, operations: int, device: str = SIMULATED, *, keep: bool = False, catalog: Catalog | None = None
+) -> Run:
     """So many random operations in a world, then to rest. ``keep``: with the operations, also where nothing broke."""
 
     def drawn(ranks: Ranks) -> Iterator[Op]:
@@ -156,13 +161,15 @@ def run_seed(world: World, operations: int, device: str = SIMULATED, *, keep: bo
         for _ in range(operations):
             yield generator.next()
 
-    run, played = _run(world, drawn, device)
+    run, played = _run(world, drawn, device, catalog)
     return attrs.evolve(run, played=played) if keep else run
 
 
-def run_operations(world: World, operations: Sequence[Op], device: str = SIMULATED) -> Run:
+def run_operations(
+    world: World, operations: Sequence[Op], device: str = SIMULATED, *, catalog: Catalog | None = None
+) -> Run:
     """These operations, then to rest. One that has become impossible is refused on both ranks alike."""
-    return _run(world, lambda ranks: iter(operations), device)[0]
+    return _run(world, lambda ranks: iter(operations), device, catalog)[0]
 
 
 def replay_case(case: Case, device: str | None = None) -> Run:
@@ -170,17 +177,17 @@ def replay_case(case: Case, device: str | None = None) -> Run:
     return run_operations(case.world, case.operations, device or case.device)
 
 
-def shrink_case(case: Case, *, tries_max: int = SHRINK_TRIES) -> Case:
+def shrink_case(case: Case, *, tries_max: int = SHRINK_TRIES, catalog: Catalog | None = None) -> Case:
     """The shortest operations that break the same promise. A case that does not break is left as it is."""
 
     def breaks(operations: Sequence[Op]) -> bool:
-        found = run_operations(case.world, operations, case.device).case
+        found = run_operations(case.world, operations, case.device, catalog=catalog).case
         return found is not None and found.check == case.check
 
     if not breaks(case.operations):
         return case
     left = shrink(case.operations, breaks, simpler, tries_max=tries_max).left
-    return run_operations(case.world, left, case.device).case or case
+    return run_operations(case.world, left, case.device, catalog=catalog).case or case
 
 
 def simpler(op: Op) -> list[Op]:
@@ -213,8 +220,10 @@ def check_world(world: World, device: str, source: str) -> None:
         raise ConfigError(f"{source}: {error}") from error
 
 
-def _run(world: World, operations: Callable[[Ranks], Iterator[Op]], device: str) -> tuple[Run, tuple[Op, ...]]:
-    ranks = Ranks(world, device)
+def _run(
+    world: World, operations: Callable[[Ranks], Iterator[Op]], device: str, catalog: Catalog | None = None
+) -> tuple[Run, tuple[Op, ...]]:
+    ranks = Ranks(world, device, catalog)
     played: list[Op] = []
     with contextlib.closing(ranks), _few_collections():
         for op in operations(ranks):

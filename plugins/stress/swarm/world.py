@@ -143,6 +143,25 @@ class World:
         return int(self.storage["arena"].get("forwards_in_flight", 0))
 
 
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """What a drawn world must have; the rest of it is drawn. Empty: nothing in particular.
+
+    ``layers``: the ``[[layers]]`` of its chain. ``policies``: of these settings of ``[policies]``. ``prefix``: requests
+    share prefixes, with these settings of ``[prefix]``; None leaves it to the seed. ``context_tokens``: at least so
+    many for a request. ``overlaps``: false where no forward may be in flight, as on a device without streams.
+    """
+
+    layers: tuple[Mapping[str, Any], ...] = ()
+    policies: Mapping[str, Any] = attrs.field(factory=dict)
+    prefix: Mapping[str, Any] | None = None
+    context_tokens: int = 0
+    overlaps: bool = True
+
+
+ANYTHING = Wanted()
+
+
 @functools.cache
 def installed() -> Catalog:
     """The catalog of this process: metadata is read once."""
@@ -158,10 +177,21 @@ def catalog_under(plugins: PluginsConfig) -> Catalog:
     return installed() if plugins == PluginsConfig() else installed().under(plugins)
 
 
-def draw_world(seed: int, storage: Mapping[str, Any] | None = None, catalog: Catalog | None = None) -> World:
-    """The world of a seed. ``storage``: the sections of a user's own config, kept as they are."""
+def draw_world(
+    seed: int,
+    storage: Mapping[str, Any] | None = None,
+    catalog: Catalog | None = None,
+    *,
+    wanted: Wanted = ANYTHING,
+) -> World:
+    """The world of a seed. ``storage``: the sections of a user's own config, kept as they are; else ``wanted`` says
+    what the drawn ones must have.
+
+    Raises:
+        KvarenaError: what is wanted cannot be planned, or a plugin of it is broken.
+    """
     rng, apart = random.Random(seed), random.Random(seed + SHARING_SEED)
-    drawn = _draw_storage(rng, apart, catalog or installed()) if storage is None else storage
+    drawn = _draw_storage(rng, apart, catalog or installed(), wanted) if storage is None else storage
     shares = bool(drawn.get("prefix", {}).get("share"))
     page_tokens = int(drawn["arena"].get("page_tokens") or 16)
     first = rng.choice(TIMINGS)
@@ -187,15 +217,15 @@ def _draw_weights(rng: random.Random, actions: Mapping[str, float]) -> dict[str,
     }
 
 
-def _draw_storage(rng: random.Random, apart: random.Random, catalog: Catalog) -> dict[str, Any]:
+def _draw_storage(rng: random.Random, apart: random.Random, catalog: Catalog, wanted: Wanted) -> dict[str, Any]:
     """A chain of two to five bands with units of mixed sizes, on an arena that holds a few requests.
 
     ``apart`` draws what only a world has in which requests share prefixes.
     """
     page_tokens = rng.choice(PAGE_TOKENS)
     running = rng.randint(3, 8)
-    context = page_tokens * rng.randint(4, 10)
-    layers = _draw_layers(rng, rng.choice(GRAINS))
+    context = page_tokens * max(rng.randint(4, 10), -(-wanted.context_tokens // page_tokens))
+    layers = _draw_layers(rng, rng.choice(GRAINS)) if not wanted.layers else list(wanted.layers)
     has_state = any(layer["lifetime"] == "state" for layer in layers)
     arena: dict[str, Any] = {
         "page_tokens": page_tokens,
@@ -204,19 +234,21 @@ def _draw_storage(rng: random.Random, apart: random.Random, catalog: Catalog) ->
         "mirrors": rng.random() < 0.6,
         "forwards_in_flight": rng.choice((0, 1, 1, 1, 2, 2, 3)),
     }
+    if not wanted.overlaps:
+        arena["forwards_in_flight"] = 0
     if has_state:
         arena["slots_per_request"] = rng.choice((1, 1, 2))
         arena["state_slots"] = running * arena["slots_per_request"]
     drawn: dict[str, Any] = {
         "arena": arena,
         "layers": layers,
-        "policies": {"holes": rng.choice(HOLES), "compaction": rng.choice(COMPACTIONS)},
+        "policies": {"holes": rng.choice(HOLES), "compaction": rng.choice(COMPACTIONS), **wanted.policies},
         "checks": {"level": rng.choice((1, 1, 2))},
     }
-    if apart.random() < SHARING_SHARE:
+    if apart.random() < SHARING_SHARE or wanted.prefix is not None:
         arena.pop("slots_per_request", None)
         arena["context_tokens"] = context = 2 * context
-        drawn["prefix"] = _draw_prefix(apart, page_tokens)
+        drawn["prefix"] = _draw_prefix(apart, page_tokens) | dict(wanted.prefix or {})
         drawn["layers"] = _narrower(apart, layers, context // 4)
     arena["memory"] = _tight_memory(drawn, rng.uniform(1.2, 3.5), catalog)
     if has_state:
@@ -234,13 +266,13 @@ def _draw_prefix(rng: random.Random, page_tokens: int) -> dict[str, Any]:
     }
 
 
-def _narrower(rng: random.Random, layers: Sequence[dict[str, Any]], widest: int) -> list[dict[str, Any]]:
+def _narrower(rng: random.Random, layers: Sequence[Mapping[str, Any]], widest: int) -> list[dict[str, Any]]:
     """The layers with windows so short that requests move past them."""
     kept = {width for layer in layers if (width := layer.get(layer["lifetime"], 0)) <= widest}
     short = [width for width in WINDOWS[:5] if width <= max(widest, WINDOWS[2]) and width not in kept]
     rng.shuffle(short)
     return [
-        {**layer, layer["lifetime"]: short.pop()} if layer.get(layer["lifetime"], 0) > widest else layer
+        {**layer, layer["lifetime"]: short.pop()} if layer.get(layer["lifetime"], 0) > widest else dict(layer)
         for layer in layers
     ]
 

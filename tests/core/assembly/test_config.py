@@ -74,7 +74,7 @@ def test_a_plugin_is_named_alone_or_with_its_settings() -> None:
         ({"prefix": {"share": 1}}, "prefix.share: must be true or false, not 1"),
         (
             {"prefix": {"strategy": "buffer"}},
-            "prefix.strategy: unknown value 'buffer'; choose one of: no_buffer, extra_buffer, extra_buffer_lazy",
+            "prefix.strategy: unknown value 'buffer'; did you mean 'no_buffer'?",
         ),
         ({"prefix": {"checkpoint_tokens": 0}}, "prefix.checkpoint_tokens: must be a whole number >= 1, not 0"),
         ({"prefix": {"checkpoint_tokens": 1.5}}, "prefix.checkpoint_tokens: must be a whole number, not 1.5"),

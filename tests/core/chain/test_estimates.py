@@ -261,7 +261,7 @@ def test_it_is_logged_once_for_each_estimate_at_level_1(
         chain.flush()
         chain.flush()
 
-    told = [line for line in caplog.messages if "estimate_read_in_decision" in line]
+    told = [line for line in caplog.messages if "chain.estimate_read_in_decision" in line]
     assert len(told) == 2
     assert "'free_bytes'" in told[0]
     assert "'usage'" in told[1]

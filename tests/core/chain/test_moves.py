@@ -8,6 +8,7 @@ from kvarena.policies.compaction import Eager, Lazy, Never
 from kvarena.policies.hole_order import Nearest
 from kvarena.policies.placement import Middle
 from kvarena.terms.answers import Refused
+from kvarena.terms.errors import PluginError
 from kvarena.terms.lifetimes import Full, State, Window
 from kvarena.terms.ports import Compaction, IntArray, Policies
 
@@ -241,11 +242,13 @@ class Backwards:
         return -1
 
 
-def test_less_than_nothing_is_nothing_to_move() -> None:
-    """A policy may count down below zero."""
+def test_less_than_nothing_is_refused() -> None:
+    """Whose policy it is and what it answered; nothing has moved."""
     chain, kept = scattered(compaction=Backwards())
     epoch, before = chain.epoch, chain.pages("state", kept)
-    assert chain.flush() == 0
+    said = r"^compaction 'backwards' \(.*Backwards\): moves\(\d+, \d+\) answered -1; 0 is for none"
+    with pytest.raises(PluginError, match=said):
+        chain.flush()
     assert chain.epoch == epoch
     assert np.array_equal(chain.pages("state", kept), before)
     chain.verify()

@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -259,3 +260,43 @@ def test_an_absurd_length_is_answered_at_once():
     assert peak_pages(Window(128), 16, 1, 2**40, 1) == 9
     assert peak_pages(Window(2**39), 16, 2**39, 2**40, 1) == 2**35 + 1
     assert peak_pages(Window(4096), 16, 2**40, 2**40 + 9, 8191, cached_tokens=2**39 + 16, grid=64) == 764
+
+
+@attrs.frozen
+class Unhelpful:
+    """Sinks and a window that say nothing of how their needs repeat."""
+
+    inner: SinksAndWindow
+    own_ids = False
+    name = "unhelpful"
+    rank = (1, -1)
+
+    def entries(self, length: int) -> int:
+        """As it says."""
+        return self.inner.entries(length)
+
+    def retained(self, length: int) -> int:
+        """As it says."""
+        return self.inner.retained(length)
+
+    def retired(self, start: int, stop: int) -> tuple[range, ...]:
+        """As it says."""
+        return self.inner.retired(start, stop)
+
+
+@given(
+    st.builds(SinksAndWindow, st.integers(0, 40), st.integers(1, 40)),
+    st.sampled_from((1, 2, 3, 4, 8)),
+    st.integers(1, 200),
+    st.integers(0, 200),
+    st.sampled_from((None, 1, 3, 5, 16, 40)),
+    st.integers(0, 200),
+    st.sampled_from((None, 1, 2, 5)),
+)
+def test_what_repeats_is_priced_quicker_and_no_other(
+    lifetime: SinksAndWindow, page: int, prompt: int, output: int, chunk: int | None, cached: int, grid: int | None
+) -> None:
+    """A lifetime that says after how many tokens its needs repeat has the price that all steps of a request give."""
+    how = {"cached_tokens": min(cached, prompt - 1) // page * page, "grid": None if grid is None else grid * page}
+    quick = peak_pages(lifetime, page, prompt, prompt + output, chunk, **how)
+    assert quick == peak_pages(Unhelpful(lifetime), page, prompt, prompt + output, chunk, **how)

@@ -46,7 +46,7 @@ class Odd:
         return tuple(range(row, row + 1) for row in range(start, stop) if row % 2 == 0)
 
 
-SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+SHAPES = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 LAYOUTS = st.lists(st.tuples(st.sampled_from(sorted(DTYPE_BYTES)), SHAPES), min_size=1, max_size=4).map(
     lambda fields: Rows(tuple(Field(f"f{at}", dtype, shape) for at, (dtype, shape) in enumerate(fields)))
 )

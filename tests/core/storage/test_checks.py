@@ -201,7 +201,7 @@ def test_what_is_left_at_idle_is_told_by_name(
         found = check_idle(told)
     assert len(found) == len(findings)
     assert all(sentence.startswith(finding) for sentence, finding in zip(found, findings, strict=True))
-    assert [message for message in caplog.messages if "idle_check_failed" in message] == caplog.messages
+    assert [message for message in caplog.messages if "storage.idle_check_failed" in message] == caplog.messages
     assert len(caplog.messages) == len(findings)
 
     with pytest.raises(InvariantError) as caught:
@@ -271,7 +271,7 @@ def test_a_flush_that_moves_is_an_event_with_its_pages_by_sub_pool(caplog: pytes
     assert storage.flush() > 0
     with caplog.at_level(logging.DEBUG, "kvarena"):
         assert storage.flush() == 0
-        assert "storage_flushed" not in caplog.text
+        assert "storage.flushed" not in caplog.text
         storage.close(rows[1])
         before = {name: counts["moves"] for name, counts in storage.stats().items()}
         assert storage.flush() > 0
@@ -280,8 +280,8 @@ def test_a_flush_that_moves_is_an_event_with_its_pages_by_sub_pool(caplog: pytes
         for name, counts in storage.stats().items()
         if counts["moves"] > before[name]
     }
-    (line,) = [message for message in caplog.messages if "storage_flushed" in message]
-    assert line == f"event='storage_flushed' moved={moved}"
+    (line,) = [message for message in caplog.messages if "storage.flushed" in message]
+    assert line == f"event='storage.flushed' moved={moved}"
 
 
 def test_the_flush_is_the_same_when_nobody_listens() -> None:

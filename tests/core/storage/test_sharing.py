@@ -635,3 +635,16 @@ def test_what_rows_took_of_their_charges_has_a_version() -> None:
     changed()
     storage.sharing.take_slot(row, 0)
     changed()
+
+
+def test_a_question_about_an_id_that_is_none_is_named() -> None:
+    """``bound`` answers for every id and for -1, which has no page; one beyond them is told, and nothing changes."""
+    storage = sharing()
+    row = opened(storage)
+    stepped(storage, (row, 8))
+    assert bound(storage, "full", np.array([-1, *storage.requests.pages[row, :1]])) == [False, True]
+    with (
+        nothing_changes(storage),
+        pytest.raises(InvariantError, match=r"^storage\.bound_of_unknown_id: sub_pool='full' .*id_count="),
+    ):
+        bound(storage, "full", np.array([0, 1_000_000]))

@@ -14,7 +14,7 @@ from kvarena.assembly.config import Choice
 from kvarena.storage.mirrors import Mirrors
 from kvarena.storage.storage import Storage
 from kvarena.storage.tables import BatchTables
-from kvarena.terms.errors import KvarenaError
+from kvarena.terms.errors import InvariantError, KvarenaError
 
 BACKENDS = {
     "simulated": simulated("late"),
@@ -173,3 +173,26 @@ def test_tables_are_opened_once_and_before_anything_flies() -> None:
     process(storage, launched(storage, tables, [row], seen))
     np.testing.assert_array_equal(seen[0][1]["full"], seen[0][0]["full"])
     storage.release()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tables_do_not_outlive_a_resize(backend: str) -> None:
+    """A resize makes the mirrors anew: tables, and mirrors, of before are refused by name, and new ones are right."""
+    storage = storage_of((FULL, SHORT), mirrors=True, backend=BACKENDS[backend], forwards_in_flight=2)
+    mirrors, before = mirrors_of(storage), mirrors_of(storage).tables(2)
+    storage.resize(3000)
+    for use in (lambda: before.batch(rows_of(0)), before.translate, lambda: mirrors.pages("full", rows_of(0), 1)):
+        with pytest.raises(InvariantError, match=r"^storage\.part_from_before_a_resize"):
+            use()
+
+    tables, seen = mirrors_of(storage).tables(2), list[Any]()
+    row = opened(storage)
+    stepped(storage, (row, 20))
+    process(storage, launched(storage, tables, [row], seen))
+    for found, expected in seen:
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert seen
+    storage.close(row)
+    storage.release()
+    with pytest.raises(InvariantError, match=r"^storage\.used_after_release"):
+        tables.batch(rows_of(0))

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvarena.policies.compaction import Eager
 from kvarena.terms.doors import line, whole, whole_answer, wholes
 from kvarena.terms.errors import KvarenaError, PluginError
 
@@ -23,8 +24,8 @@ def test_anything_else_is_refused_by_name(value: Any) -> None:
         whole(value, "storage.open: count")
     with pytest.raises(KvarenaError, match=r"^chain\.feasible: the demand is .*whole numbers"):
         wholes((1, value), "chain.feasible: the demand")
-    with pytest.raises(PluginError, match=r"^compaction 'tight' answered .*; mend the policy"):
-        whole_answer(value, "compaction 'tight'")
+    with pytest.raises(PluginError, match=r"^compaction 'eager' \(kvarena .*\): answered .*policy\.no_whole_number"):
+        whole_answer(value, "compaction", Eager())
 
 
 def test_a_line_is_handed_on_as_it_is() -> None:

@@ -11,7 +11,7 @@ from kvarena.terms.invariants import broken, invariant
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("core", "layouts", "backends", "policies", "plugins")
-CALLS = ("invariant", "fail", "broken", "InvariantError")
+CALLS = ("invariant", "fail", "broken", "InvariantError", "misbehaves", "_wrong", "_fail")
 
 
 def named_in_code() -> set[str]:
@@ -19,7 +19,9 @@ def named_in_code() -> set[str]:
     names = set()
     for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS and node.args:
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            if getattr(node.func, "id", getattr(node.func, "attr", None)) in CALLS:
                 first = node.args[0]
                 text = first.values[0] if isinstance(first, ast.JoinedStr) else first
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):

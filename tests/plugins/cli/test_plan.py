@@ -244,7 +244,7 @@ def test_layers_declared_in_toml_are_planned(tmp_path: Path, capsys: Capture) ->
     assert (found["sizing"]["budget_bytes"], found["sizing"]["context_tokens"]) == (1 << 20, 256)
     assert answer(capsys, path, "--page-size", 4, "--memory", "2MiB")["page_tokens"] == 4
     path.write_text(DECLARED.replace("head_dim = 16", "head_dimm = 16"))
-    assert "layers.toml: layers[0]: head_dimm: unknown key; did you mean 'head_dim'?" in refused(capsys, path)
+    assert "layers.toml:11: layers[0].head_dimm: unknown key; did you mean 'head_dim'?" in refused(capsys, path)
 
 
 def test_a_declared_context_is_planned_as_its_storage_would_be(tmp_path: Path, capsys: Capture) -> None:

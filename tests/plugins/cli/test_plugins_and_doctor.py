@@ -1,11 +1,12 @@
 """``kvarena plugins`` lists what is installed; ``kvarena doctor`` says what can run here."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvarena.assembly.catalog import KINDS, Catalog, Entry
+from kvarena.assembly.catalog import KINDS, Catalog, Entry, installed_entries
 from kvarena.plugins.cli.doctor import NO_GPU_SEEN, diagnosis
 from kvarena.plugins.cli.main import run
 from kvarena.terms.errors import ConfigError
@@ -116,3 +117,34 @@ def test_a_backend_that_gets_no_memory_says_why(monkeypatch: pytest.MonkeyPatch)
 def test_every_kind_has_a_word_for_one_of_it() -> None:
     """Messages say ``layout 'mha'``, not ``layouts 'mha'``."""
     assert all(word and not word.endswith("s") for word in KINDS.values())
+
+
+def test_each_says_where_its_distribution_lies(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of its modules; for an editable install, the source that it is made of."""
+    (tmp_path / "strange_source").mkdir()
+    for name, origin in (("still", None), ("moving", tmp_path / "strange_source")):
+        info = tmp_path / f"kvarena_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kvarena-{name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[kvarena.layouts]\n{name} = strange_{name}:Layout\n")
+        if origin:
+            (info / "direct_url.json").write_text(json.dumps({"url": origin.as_uri(), "dir_info": {"editable": True}}))
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = {row["name"]: row["lies_in"] for row in listed(capsys, "--kind", "layouts")}
+
+    assert Path(rows["still"]) == tmp_path
+    assert rows["moving"] == f"editable: {tmp_path / 'strange_source'}"
+
+
+def test_a_name_that_two_offer_is_told_from_metadata(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are listed, the listing succeeds, and nothing is imported to find out."""
+    both = [Entry("layouts", "twice", name, "1", f"no_such_module_{name}:Layout") for name in ("one", "two")]
+    entries = [*installed_entries(), *both]
+    monkeypatch.setattr(Catalog, "installed", classmethod(lambda cls, plugins=None: Catalog(entries, plugins)))
+    assert run(["plugins"]) == 0
+    out, err = capsys.readouterr()
+
+    assert out.count("twice ") == 2
+    assert err.startswith("kvarena plugins: two plugins offer the layout 'twice': one 1 (no_such_module_one) and two 1")

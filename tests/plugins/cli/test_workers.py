@@ -1,5 +1,6 @@
 """Workers of ``kvarena stress`` and ``kvarena explore``: one that is killed, and a parent that is."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kvarena.plugins.stress.workers import Pool
 
 COMMAND = [sys.executable, "-c", "from kvarena.plugins.cli.main import main; main()"]
 STRESS = ["stress", "--seeds", "0:100000", "--ops", "400", "--jobs", "2"]
@@ -93,3 +96,16 @@ def test_workers_end_with_a_parent_that_is_killed(started: "tuple[subprocess.Pop
     assert "Traceback" not in told
     assert len(workers) == 2
     assert wait_until_gone(workers) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="interrupts cannot be held back")
+def test_a_worker_that_starts_late_begins_deaf_to_interrupts() -> None:
+    """Any submit may start a worker: Ctrl-C never comes in between, and the worker begins with it held back."""
+    with Pool(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(time.sleep, 0).result(PATIENCE_SECONDS)  # one worker has started, and is idle
+        busy = pool.submit(time.sleep, 5)
+        held_back = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result(PATIENCE_SECONDS)
+        busy.result(PATIENCE_SECONDS)
+
+    assert signal.SIGINT in held_back
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -1,4 +1,4 @@
-"""The vocabulary of events: what the code tells is what docs/metrics.md says that it tells, both ways."""
+"""The vocabulary of events: what the code tells is what docs/events.md says that it tells, both ways."""
 
 import ast
 import functools
@@ -50,8 +50,8 @@ def told() -> tuple[Told, ...]:
 
 def documented() -> dict[str, tuple[str, frozenset[str]]]:
     """The rows of the table of events: level and fields by name."""
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("\n## Events\n")[2]
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| [^|]+ \|$", text, re.MULTILINE)
+    text = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| (\w+) \| ([^|]*) \| [^|]+ \|$", text, re.MULTILINE)
     return {name: (level, frozenset(re.findall(r"`(\w+)`", fields))) for name, level, fields in rows}
 
 
@@ -69,8 +69,8 @@ def test_an_event_has_the_level_and_the_fields_that_are_documented(event: Told) 
 
 
 def test_names_are_one_vocabulary() -> None:
-    """An event is a thing and what came of it, in lower case; who opens a log calls it ``_log``."""
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+", event.name) for event in told())
+    """An event is a thing, a dot and what came of it, as the checks are named; who opens a log calls it ``_log``."""
+    assert all(re.fullmatch(r"[a-z]+\.[a-z]+(_[a-z]+)*", event.name) for event in told())
     for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         opened = re.findall(r"^(.*)\bevent_log\(\)", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert path.name == "events.py" or set(opened) <= {"_log = "}, path
@@ -84,7 +84,8 @@ def test_the_fields_that_are_collected_are_told(caplog: pytest.LogCaptureFixture
         storage = build_storage(layers, config)
         storage.resize("64KiB")
         storage.release()
-    opened, resized = (re.findall(r"(\w+)=", record.getMessage()) for record in caplog.records)
+    opened, resized, closed = (re.findall(r"(\w+)=", record.getMessage()) for record in caplog.records)
 
-    assert set(opened) == {"event", *documented()["storage_opened"][1]}
-    assert set(resized) == {"event", *documented()["storage_resized"][1], "full"}
+    assert set(opened) == {"event", *documented()["storage.opened"][1]}
+    assert set(resized) == {"event", *documented()["storage.resized"][1], "full"}
+    assert set(closed) == {"event", *documented()["storage.closed"][1]}

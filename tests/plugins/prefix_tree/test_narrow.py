@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from storages import FULL, STATE, assert_quiet, storage_of
-from trees import Reader, keys_of, tree_of
+from toys import SinksAndWindow
+from trees import Reader, cached, keys_of, tree_of
 
 from kvarena.storage.storage import Storage
 from kvarena.terms.errors import InvariantError
@@ -116,3 +117,58 @@ def test_only_readers_narrow() -> None:
     one.tree.relax(one.entry)
     with pytest.raises(InvariantError, match=r"prefix_tree\.narrow_of_unlocked_entry"):
         one.tree.narrow(one.entry, 30)
+
+
+SINKS = SinksAndWindow(4, 8)
+
+
+def bound_pages(storage: Storage, row: int) -> list[int]:
+    """The pages of a row that its sinks and its window have."""
+    return np.flatnonzero(storage.sharing.bound(SINKS.name, storage.requests.pages[row, :12])).tolist()
+
+
+@pytest.mark.req("DEM-3")
+@pytest.mark.req("TRE-1")
+@pytest.mark.parametrize("pools", [(SINKS, FULL), (SINKS,), (STATE, SINKS)], ids=["full", "alone", "with a state"])
+def test_a_reader_locks_the_rows_it_needs_and_none_between(pools: tuple[Lifetime, ...]) -> None:
+    """What retires in no order: at 24 page 0 and the rows from 17 on are needed; at 32 page 0 alone of what is cached.
+
+    The window that an earlier landing had, at 12, is nobody's need, though it lies between.
+    """
+    storage = storage_of(pools)
+    tree = tree_of(storage)
+    one = Reader(storage, tree, KEYS)
+    for length in (12, 24):
+        assert one.grow(length)
+        one.insert(length)
+    assert bound_pages(storage, one.row) == [0, 1, 2, 4, 5]
+    tree.clear()
+    assert bound_pages(storage, one.row) == [0, 4, 5]
+    assert tree.match(KEYS).tokens == 24, "and so it lands where it landed"
+
+    tree.narrow(one.entry, 32)
+    assert one.grow(32)
+    tree.clear()
+    assert bound_pages(storage, one.row)[:1] == [0]
+    assert not {4, 5} & set(bound_pages(storage, one.row))
+    tree.verify()
+    storage.verify()
+    one.leave()
+    tree.clear()
+    assert_quiet(storage)
+
+
+@pytest.mark.req("TRE-1")
+def test_an_entry_that_is_dropped_leaves_others_their_sinks() -> None:
+    """The sinks of a long entry are in the pages of a short one; the short one's window is needed by it alone."""
+    storage = storage_of((SINKS, FULL))
+    tree = tree_of(storage)
+    short = cached(storage, tree, KEYS[:12])
+    cached(storage, tree, KEYS[:32])
+    tree.drop(short.entry)
+    assert tree.match(KEYS).tokens == 32
+    assert tree.match(KEYS[:13]).tokens == 4, "behind page 0 alone, whose rows are sinks"
+    assert storage.chain.bands[SINKS.name].ids.bound == 3, "the sinks and the window of the long one"
+    tree.verify()
+    tree.clear()
+    assert_quiet(storage)

@@ -49,6 +49,8 @@ class TreeMachine(RuleBasedStateMachine):
         self.sound: dict[int, bool] = {}  # whether a reader could be started from its entry when it locked it
         self.was_whole: dict[int, bool] = {}  # whether it had all window rows there
         self.narrowed: dict[int, int] = {}  # the length that it has narrowed to
+        self.moved: dict[int, int] = {}  # the same, whether it had all window rows or not
+        self.splits = splits
         self.dropped = False
         self.ends: set[Prefix] = set()  # where inserts ended, ever
         self.known: dict[Prefix, Known] = {}
@@ -127,6 +129,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree.narrow(reader.entry, reader.length)
         self.sound[reader.row] = False  # what it started from may go
         self.narrowed[reader.row] = reader.length if self.was_whole[reader.row] else 0
+        self.moved[reader.row] = reader.length
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
@@ -192,6 +195,8 @@ class TreeMachine(RuleBasedStateMachine):
         assert [was - now for was, now in zip(live, self.live(), strict=True)] == list(evictable)
         assert not any(self.tree.evictable())
         self.forget()
+        if self.splits:
+            self.check_locked_rows()
 
     @precondition(lambda self: self.entries)
     @rule(data=st.data())
@@ -370,7 +375,27 @@ class TreeMachine(RuleBasedStateMachine):
 
     def locked(self, reader: Reader, *, sound: bool, whole: bool) -> None:
         """A reader has locked another entry."""
-        self.sound[reader.row], self.was_whole[reader.row], self.narrowed[reader.row] = sound, whole, 0
+        self.sound[reader.row], self.was_whole[reader.row] = sound, whole
+        self.narrowed[reader.row] = self.moved[reader.row] = 0
+
+    def check_locked_rows(self) -> None:
+        """Of the pages of windows those are left that a reader who has not been relaxed needs, and no other."""
+        reads = [
+            (self.entry_of(reader), max(reader.entry.tokens, self.moved[reader.row]))
+            for reader in self.readers
+            if reader.entry is not None and not reader.relaxed
+        ]
+        reads += [(prefix, len(prefix[1]) // 8) for _, prefix in self.asked]
+        for pool in self.storage.plan.token_pools:
+            if not pool.lifetime.retired(0, 60):
+                continue
+            wanted = {
+                (space, raw[: (page + 1) * self.size * 8])
+                for (space, raw), length in reads
+                for page in self.needed(pool.lifetime, length / self.size)
+            }
+            left = {prefix for prefix, known in self.known.items() if self.bound(pool.name, known.id)}
+            assert left <= wanted, pool.name
 
     def may_narrow(self, reader: Reader) -> bool:
         return reader.entry is not None and not reader.relaxed

@@ -158,7 +158,7 @@ def test_timings_are_there_only_when_asked_for():
         ({"output_fraction": 0.0}, "is 0.0; it must be above 0"),
         ({"forwards_in_flight": -1}, "must be a whole number >= 0, not -1"),
         ({"checkpoint_tokens": 0}, "must be a whole number >= 1, not 0"),
-        ({"strategy": "none"}, "unknown value 'none'; choose one of: no_buffer"),
+        ({"strategy": "none"}, "unknown value 'none'; choose one of: extra_buffer"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong, says):

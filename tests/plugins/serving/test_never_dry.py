@@ -4,6 +4,7 @@ import random
 
 import pytest
 from loops import CountingRunner, assert_empty, loop_over, storage_of
+from toys import SinksAndWindow
 
 from kvarena.assembly.config import PrefixConfig
 from kvarena.plugins.serving.port import Request
@@ -17,6 +18,8 @@ KINDS: tuple[tuple[Lifetime, ...], ...] = (
     (State(), Window(8), Full()),
     (State(), Full()),
     (Window(6), Window(24)),
+    (SinksAndWindow(5, 12), Full()),
+    (State(), SinksAndWindow(5, 12)),
 )
 
 

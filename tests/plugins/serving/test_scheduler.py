@@ -149,6 +149,6 @@ def test_refusals_and_retractions_are_told_as_events(caplog):
         loop_of(150).run([Request(0, 0.0, 60, 5)])
         report = loop_of(300, output_fraction=0.3).run([Request(number, 0.0, 8, 24) for number in range(3)])
     told = [line.split()[0] for line in caplog.messages]
-    assert told.count("event='request_refused'") == 1
-    assert told.count("event='request_retracted'") == report.retractions > 0
+    assert told.count("event='request.refused'") == 1
+    assert told.count("event='request.retracted'") == report.retractions > 0
     assert all("reason=" in line for line in caplog.messages if "request_" in line)

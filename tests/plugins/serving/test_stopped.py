@@ -178,10 +178,10 @@ def test_what_happens_is_told_as_events_with_its_sum(caplog: pytest.LogCaptureFi
             loop.step()
         loop.abort(0)
         loop.run()
-    told = {line.split()[0][7:-1] for line in caplog.messages if line.startswith("event='request_")}
-    assert told >= {"request_admitted", "request_clipped", "request_waits", "request_preempted", "request_aborted"}
+    told = {line.split()[0][7:-1] for line in caplog.messages if line.startswith("event='request.")}
+    assert told >= {"request.admitted", "request.clipped", "request.waits", "request.preempted", "request.aborted"}
     for line in caplog.messages:
-        if "request_waits" in line or "request_preempted" in line:
+        if "request.waits" in line or "request.preempted" in line:
             assert "reason=" in line
 
 
@@ -192,7 +192,7 @@ def test_nothing_is_told_of_checkpoints_unless_somebody_listens(caplog: pytest.L
     with caplog.at_level("DEBUG", logger="kvarena"):
         loop = loop_of(120, prefix=config, running=1, context=40, lifetimes=(State(), Full()))
         loop.run([Request(0, 0.0, 30, 10, prompt=tokens_of(30))])
-    skipped = [line for line in caplog.messages if "checkpoint_skipped" in line]
+    skipped = [line for line in caplog.messages if "checkpoint.skipped" in line]
     assert len(skipped) == loop.counts.checkpoints_skipped == 4
     assert all("at=" in line and "bytes free" in line for line in skipped)
 

@@ -1,0 +1,1 @@
+"""What ``kvarena new`` writes: a plugin's package, from the templates in this folder."""
