@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kvarena.terms.marks import hookimpl
     from kvarena.terms.units import format_bytes, parse_bytes
 
+    __version__: str
+
 _HOMES = {
     "admission.admission": ("Admission", "Asked"),
     "admission.preemption": ("Victim",),
@@ -51,6 +53,7 @@ _HOMES = {
     "terms.lifetimes": ("Chunk", "Full", "Lifetime", "State", "Window"),
     "terms.marks": ("hookimpl",),
     "terms.units": ("format_bytes", "parse_bytes"),
+    "terms.version": ("__version__",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,12 +1,10 @@
 """A toy engine around one arena: continuous batching, chunked prefill, overlap, shared prefixes, retraction, abort."""
 
-from pathlib import Path
-
 import numpy as np
-from toy_model import END, forward, traffic
+from toy_model import END, checked, forward
 
 from kvarena import Admission, Asked, Refused, StorageConfig, Wait, build_storage
-from kvarena.assembly.config import read_toml, structure
+from kvarena.assembly.config import structure
 from kvarena.planning.demand import chunk_stop
 from kvarena.plugins.prefix_tree import PrefixTree
 
@@ -15,7 +13,7 @@ class Engine:
     """Requests wait, run and leave. A forward is processed once the next one was launched."""
 
     def __init__(self, settings, chunk=16):
-        self.storage = storage = build_storage([], structure(StorageConfig, settings, "engine.toml"))
+        self.storage = storage = build_storage([], checked(structure(StorageConfig, settings, "engine.toml")))
         self.tree, books = PrefixTree(storage), (storage.chain, storage.sizing, storage.ownership)
         self.admission = Admission(*books, chunk_tokens=chunk, output_fraction=0.3, cache=self.tree)
         parts = [part.fields.values() for layer in storage.routed().values() for part in layer.values()]
@@ -40,7 +38,7 @@ class Engine:
         answers, stopped = self.admission.admit([asked])  # who is let in is promised its charge, its entry is locked
         if stopped is not None:
             request.fate = "waiting" if isinstance(stopped, Wait) else f"never: {stopped}"
-            return request.fate != "waiting"
+            return not isinstance(stopped, Wait)
         request.row, request.entry, request.kept, request.fate = self.storage.open(), match.entry, {}, "running"
         self.admission.start(np.array([request.row]), answers)
         if match.tokens:
@@ -62,8 +60,12 @@ class Engine:
                 continue  # the cache gave enough back
             if self.flying:
                 self.process()  # may end requests
+            elif batch[1:]:
+                self.leave(batch[-1], "waiting")
+                batch[-1].retracted += 1
+                self.waiting.insert(0, batch[-1])
             else:
-                self.leave(batch[-1], "waiting" if batch[1:] else f"failed: {ids}")
+                self.leave(batch[-1], f"failed: {ids}")
         return False
 
     def launch(self, batch, ids):
@@ -99,20 +101,19 @@ class Engine:
                     self.leave(request, "done")
 
     def leave(self, request, fate):
-        """It ends, is aborted or waits again; forwards in flight may still read what comes back here."""
+        """It runs no more; forwards in flight may still read what comes back here."""
         self.running.remove(request)
         self.storage.sharing.free_slots(np.array([*request.kept.values()], dtype=np.int64))
         self.storage.close(request.row)
         self.admission.forget(request.row)
-        self.tree.unlock(request.entry) if request.entry else None
-        request.fate, request.kept, request.retracted = fate, None, request.retracted + (fate == "waiting")
-        self.waiting[:0] = [request] if fate == "waiting" else []
+        if request.entry:
+            self.tree.unlock(request.entry)
+        request.fate, request.kept = fate, None
 
-
-if __name__ == "__main__":
-    engine, requests = Engine(read_toml(Path(__file__).with_name("engine.toml"))), traffic()
-    engine.waiting += requests
-    while engine.step():
-        pass
-    for r in requests:
-        print(f"{r.name:>8}  cached {r.cached:2} of {r.prompt}, retracted {r.retracted}, {r.fate[:50]}: {r.answer}")
+    def abort(self, request):
+        """Nobody wants its answer any more; what has ended stays as it is."""
+        if request in self.running:
+            self.leave(request, "aborted")
+        elif request in self.waiting:
+            self.waiting.remove(request)
+            request.fate = "aborted"

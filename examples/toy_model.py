@@ -5,6 +5,8 @@ Whole numbers in float32 add up to the same bits in any order, so an arena's ans
 
 import numpy as np
 
+from kvarena import ConfigError
+
 WINDOW, WIDTH, WORDS, END = 12, 8, 64, 0
 KEYS, VALUES, QUERIES = np.random.default_rng(0).integers(-2, 3, (3, WORDS, WIDTH)).astype(np.float32)
 
@@ -53,6 +55,23 @@ def forward(states, layers, request, start, stop, slot, *tables):
         seen.append((keys[at], values[at]))
     if stop >= request.prompt:
         tokens[stop] = next_word(states[slot, 0], tokens[stop - 1], seen)
+
+
+def checked(config):
+    """The config as it is, if this model and its engine can run on it."""
+    layers = [(table.get("layout"), table.get("lifetime", "full"), table.get("window")) for table in config.layers]
+    shapes = [(table.get("kv_heads"), table.get("head_dim"), table.get("dtype")) for table in config.layers[1:]]
+    needs = {
+        "backend": (config.backend.name, "cpu"),
+        "prefix.share": (config.prefix.share, True),
+        "prefix.strategy": (config.prefix.strategy.removesuffix("_lazy"), "extra_buffer"),
+        "layers": (layers, [("tensors", "state", None), ("mha", "window", WINDOW), ("mha", "full", None)]),
+        "layers: kv_heads, head_dim, dtype": (shapes, [(1, WIDTH, "float32")] * 2),
+    }
+    for key, (found, needed) in needs.items():
+        if found != needed:
+            raise ConfigError(f"engine.toml: {key}: this example needs {needed}, not {found}")
+    return config
 
 
 def plain(prompt, output):

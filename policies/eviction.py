@@ -22,11 +22,18 @@ _SPLITS = attrs.validators.instance_of(bool)
 
 
 class Order(Protocol):
-    """Ranks pieces: the least goes first. ``floor`` is the value at which it was ranked, see ``Worth``."""
+    """What ``RankedVictims`` asks of a policy.
+
+    ``ages`` says whether ranks look at ``floor``: then the floor is the first number of the rank of what went last, as
+    it was when the piece was last used, and a policy that adds it lets what was worth much once give way in time
+    (GreedyDual). Where ``ages`` is False it stands for nothing.
+    """
 
     ages: bool
 
-    def rank(self, piece: Piece, floor: float) -> tuple[float, ...]: ...
+    def rank(self, piece: Piece, floor: float) -> tuple[float, ...]:
+        """The piece's rank, as many numbers for every piece: the least goes first."""
+        ...
 
 
 @attrs.frozen
@@ -101,7 +108,10 @@ class Worth:
 
 
 class RankedVictims:
-    """Pieces in a heap, by rank.
+    """The ``Victims`` of a policy that ranks pieces, in a heap; for policies of plugins too: ``open`` may return one.
+
+    Adding, touching and popping take logarithmic time. What ``pop`` looks at anew may go later than it was ranked for,
+    never sooner: a rank that can fall by itself, without a touch, is not seen to fall.
 
     A piece's way:  1. add, touch  it is ranked; a rank that it had before is stale.
                     2. pop         stale ranks are skipped. The first piece is looked at: one that ranks higher by now

@@ -104,13 +104,13 @@ class Half:
 
 @attrs.frozen
 class Lowest:
-    """A third party's placement, which does not even keep to what it was given."""
+    """A third party's placement: as low as it may."""
 
     name = "lowest"
 
     def start(self, lowest: int, highest: int) -> int:
-        """Below the lowest."""
-        return lowest - 5
+        """The lowest."""
+        return lowest
 
 
 LIFETIMES = (State(), Window(64), Window(32), Chunk(48), Window(8), Window(4), Full())

@@ -31,7 +31,10 @@ from kvarena.assembly.loader import declared_layers
 from kvarena.plugins.cli.run_config import RunConfig
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "changelog.d/README.md")
+PAGES = [*(ROOT / name for name in OUTSIDE), *sorted(ROOT.glob("docs/**/*.md"))]
+"""All pages of the site, and what else tells people how to do something; tests/test_examples.py reads examples/."""
+
 RUN = frozenset({"python", "toml", "sh"})
 SHOWN = frozenset({"text", "json"})
 """Words for people, and what a block before has printed."""

@@ -1,5 +1,6 @@
 """Every fenced block of the documents runs, and prints what its page says."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ NOT_RUN_MAX = 6
 
 SLOW = {
     "README.md",
+    "docs/kit.md",
     "docs/new.md",
     "docs/plugins.md",
     "docs/run.md",
@@ -84,6 +86,15 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert {block.language for block in blocks} <= RUN | SHOWN
     assert 2 * len(blocks) == len(re.findall(r"^ *```", text, re.MULTILINE))
     assert not [line for line in loose if line.strip() not in map(str.strip, in_fences)]
+
+
+def test_every_page_of_the_site_is_read() -> None:
+    """Those of docs/, and those that the site takes from elsewhere."""
+    hooks = ast.parse((ROOT / ".ci" / "mkdocs_hooks.py").read_text(encoding="utf-8"))
+    named = {ast.unparse(node.targets[0]): node.value for node in hooks.body if isinstance(node, ast.Assign)}
+    elsewhere = {ROOT / page for page in ast.literal_eval(named["ELSEWHERE"])}
+
+    assert elsewhere | set(ROOT.glob("docs/**/*.md")) <= set(PAGES)
 
 
 def test_few_blocks_are_left_out() -> None:

@@ -49,7 +49,7 @@ def test_the_readme_gives_two_commands() -> None:
     assert len(commands) == 2
     assert all(command.startswith("pip install '.[hf") and "-c constraints.txt &&" in command for command in commands)
     assert commands[0].endswith("kvarena run examples/quickstart.toml")
-    assert commands[1].endswith("python -m pytest")
+    assert commands[1].endswith("python -m pytest -n 2 --dist worksteal")
 
 
 def test_the_first_screen_fits_a_screen_and_says_the_sentence() -> None:
@@ -109,16 +109,39 @@ def test_every_kind_of_plugin_is_documented() -> None:
     assert not [kind for kind, word in KINDS.items() if f"| {word} | `kvarena.{kind}` |" not in page]
 
 
-def test_every_hook_is_documented_with_its_signature_and_tested() -> None:
-    """A hook that nobody explains, or that no test calls, does not ship."""
-    page, tests = text_of("docs/hooks.md"), text_of("tests/core/assembly/test_loader.py")
-    hooks = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("kvarena_")}
+def lacks(page: str, title: str) -> list[str]:
+    """The parts that a hook's section of a page has not: its heading, when it is called, what it may do, an example."""
+    section = page.partition(f"\n### `{title}`\n")[2]
+    section = re.split(r"^##+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
+    parts = {"heading": r"\S", "called": r"^Called .+\.$", "may": r"^\*May\* ", "example": r"^```python$"}
+    return [part for part, looks in parts.items() if not re.search(looks, section, re.MULTILINE)]
 
-    assert hooks
-    for name, hook in hooks.items():
-        arguments = ", ".join(inspect.signature(hook).parameters)
-        assert f"`{name}({arguments})`" in page
-        assert f".{name}(" in tests
+
+def hooks() -> dict[str, str]:
+    """Each hook with its signature."""
+    found = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("kvarena_")}
+    return {name: f"{name}({', '.join(inspect.signature(hook).parameters)})" for name, hook in found.items()}
+
+
+def test_every_hook_is_documented_in_full_and_tested() -> None:
+    """One whose section does not say when it is called and what it may do, or that no test asks, does not ship."""
+    page, tests = text_of("docs/hooks.md"), text_of("tests/core/assembly/test_hooks.py")
+
+    assert hooks()
+    for name, title in hooks().items():
+        assert lacks(page, title) == [], name
+        assert f"    def {name}(self" in tests
+        assert f'"{name}": 1' in tests
+
+
+@pytest.mark.parametrize("title", hooks().values())
+def test_a_part_that_a_hooks_section_lacks_is_found(title: str) -> None:
+    """Also where the next section has it."""
+    page = text_of("docs/hooks.md")
+    before, heading, section = page.partition(f"### `{title}`\n")
+    for part, words in (("called", "\nCalled "), ("may", "\n*May* "), ("example", "\n```python\n")):
+        assert lacks(before + heading + section.replace(words, "\nx", 1), title) == [part]
+    assert "heading" in lacks(before + section, title)
 
 
 def test_design_notes_are_numbered_once_and_listed() -> None:

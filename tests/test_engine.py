@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvarena import check_idle
+from kvarena import ConfigError, check_idle
 from kvarena.assembly.config import read_toml
 
 pytest.importorskip("torch")
@@ -42,6 +42,29 @@ def right(toy: Any, request: Any) -> bool:
 def test_the_engine_is_short() -> None:
     """A whole engine in less than 120 lines; the model that it runs is a file of its own."""
     assert len((EXAMPLES / "engine.py").read_text(encoding="utf-8").splitlines()) < 120
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"backend": "simulated"}, "backend"),
+        ({"prefix": {"share": False}}, "prefix.share"),
+        ({"prefix": {"share": True, "strategy": "no_buffer"}}, "prefix.strategy"),
+        ({"layers": 1}, "layers"),
+        ({"dtype": "bfloat16"}, "layers: kv_heads, head_dim, dtype"),
+    ],
+)
+def test_a_config_that_the_example_cannot_run_on_is_one_clear_error(change: Any, key: str, toy: Any) -> None:
+    """Another backend, no shared prefixes, another layer: told at the start, with the setting and what it must be."""
+    settings = read_toml(EXAMPLES / "engine.toml")
+    if "layers" in change:
+        change = {"layers": settings["layers"][change["layers"] :]}
+    if "dtype" in change:
+        settings["layers"][1] |= change
+        change = {}
+
+    with pytest.raises(ConfigError, match=f"engine.toml: {key}: this example needs "):
+        toy[0].Engine({**settings, **change})
 
 
 @pytest.mark.parametrize("memory", ["10KiB", "14KiB", "16KiB", "20KiB", "256KiB"])
@@ -81,18 +104,21 @@ def test_the_example_is_under_pressure(toy: Any) -> None:
 
 @pytest.mark.parametrize("after", [1, 3, 9])
 def test_an_abort_takes_nothing_from_the_others(after: int, toy: Any) -> None:
-    """A request that is aborted while a forward reads its pages leaves at once, and the others' tokens are right."""
+    """Whoever is aborted leaves at once, from the queue or under a forward that reads it; the others come out right."""
     engine, requests = built(toy, "16KiB"), toy[1].traffic()
     engine.waiting += requests
     for _ in range(after):
         engine.step()
     victim = engine.running[0]
     assert any(request is victim for _, batch in engine.flying for request, _, _ in batch)
-    engine.leave(victim, "aborted")
+    engine.abort(victim)
+    queued = engine.waiting[-1]
+    engine.abort(queued)
     while engine.step():
         pass
+    engine.abort(next(request for request in requests if request.fate == "done"))  # too late: nothing happens
 
-    assert [request.fate for request in requests].count("aborted") == 1
+    assert [request for request in requests if request.fate == "aborted"] == [victim, queued]
     assert all(right(toy, request) for request in requests if request.fate == "done")
     engine.tree.clear()
     assert not check_idle(engine.storage)
@@ -102,7 +128,7 @@ def test_an_abort_takes_nothing_from_the_others(after: int, toy: Any) -> None:
 def test_the_script_tells_what_became_of_each() -> None:
     """One line a request: what was cached of its prompt, how often it gave way, its fate and its answer."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "engine.py")], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, str(EXAMPLES / "serve_toy.py")], capture_output=True, text=True, check=True, timeout=120
     )
     lines = done.stdout.splitlines()
 

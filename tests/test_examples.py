@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,9 @@ PAGES = {"kvarena-int8": "tutorial-layout", "kvarena-sinks": "tutorial-kind", "k
 
 SHORTER_TESTS = {"kvarena-int8"}
 """Packages whose page shows the class of the kit alone; what else it tests is what the page does by hand."""
+
+GREEN = "That is the first green run."
+"""Where each page says so; what stands above it is what an author did until then."""
 
 LINES_MAX = 150
 
@@ -224,3 +228,28 @@ def test_the_tutorial_ends_with_the_package(package: Path) -> None:
     shared = ("name", "version", "dependencies", "entry-points")
     assert [mine["project"][key] for key in shared] == [theirs["project"][key] for key in shared]
     assert mine["tool"] == theirs["tool"]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_the_tutorial_counts_what_an_author_writes(package: Path) -> None:
+    """The steps, commands and lines to the first green run of the kit, and the lines of the package, are as it says."""
+    page = ROOT / "docs" / f"{PAGES[package.name]}.md"
+    text = page.read_text(encoding="utf-8")
+    until = text.count("\n", 0, text.index(GREEN))
+    blocks = [block for block in blocks_of(page) if block.line < until]
+    commands = [line for block in blocks if block.language == "sh" for line in block.text.splitlines()]
+    files = {block.file[0]: block.text.splitlines()[1:] for block in blocks if block.file}
+    counts = [sum(bool(line.strip()) for line in lines) for lines in files.values()]
+    module = package.name.replace("-", "_")
+    kind = {"tutorial-layout": "layout", "tutorial-kind": "lifetime", "tutorial-policy": "policy"}[page.stem]
+    says = " ".join(text.partition("## Counted")[2].split())
+    package_lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in package.glob("*.py"))
+
+    assert list(files) == ["pyproject.toml", f"{module}.py", f"test_{module}.py"]
+    assert [" ".join(line.split()[:2]) for line in commands] == [
+        f"mkdir {package.name}", f"cd {package.name}", "pip install", "python -m",
+    ]  # fmt: skip
+    assert "six steps (a folder, three files, an install, a run), four commands, and" in says
+    assert f"{sum(counts)} lines that are not blank: {counts[0]} of `pyproject.toml`, {counts[1]} of the {kind}" in says
+    assert says.endswith(f", {counts[2]} of its test.")
+    assert re.findall(r"(\d+) lines\s+with\s+their\s+tests", text) == [str(package_lines)]

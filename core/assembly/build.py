@@ -7,15 +7,8 @@ from functools import partial
 from kvarena.assembly.arena import limits_of, plan_arena
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import StorageConfig
-from kvarena.assembly.loader import (
-    call_hook,
-    check_eviction,
-    clearance_of,
-    declared_layers,
-    hook_manager,
-    make,
-    make_policies,
-)
+from kvarena.assembly.hooks import HookPlugin, clearance_of, follow_life, hook_plugins
+from kvarena.assembly.loader import check_eviction, declared_layers, make, make_policies
 from kvarena.assembly.places import Places
 from kvarena.chain.chain import Chain
 from kvarena.planning.plan import Plan
@@ -54,7 +47,7 @@ def build_storage(
     policies = make_policies(catalog, config.policies, places)
     check_eviction(catalog, config.prefix, places)
     device: Device = make(catalog, "backends", config.backend, "backend", places=places)
-    hooks = hook_manager(catalog, config.plugins)
+    hooks = hook_plugins(catalog, config.plugins)
     make_chain = partial(
         Chain,
         plan,
@@ -72,16 +65,22 @@ def build_storage(
     except BaseException:
         device.close()
         raise
-    storage.at_release.append(lambda: call_hook(hooks, "kvarena_storage_closed", storage=storage))
-    storage.at_release.append(lambda: _log.info("storage.closed", backend=device.name))
-    try:
-        call_hook(hooks, "kvarena_storage_opened", storage=storage)
-    except PluginError:
-        device.close()
-        raise
     size = {"arena_bytes": sizing.arena_bytes, "rows": sizing.running, **sizing.units}
     _log.info("storage.opened", backend=device.name, **size)
+    _tell_opened(hooks, storage)
     return storage
+
+
+def _tell_opened(hooks: Sequence[HookPlugin], storage: Storage) -> None:
+    """Tell the hook plugins; where one fails, the storage is released before that is told."""
+    try:
+        follow_life(hooks, storage)
+    except PluginError as fault:
+        try:
+            storage.release()
+        except PluginError as other:
+            raise PluginError(f"{fault}; {other}") from fault
+        raise
 
 
 def check_bookkeeping(sizing: Sizing, places: Places | None = None) -> None:

@@ -22,6 +22,7 @@ from kvarena.assembly.config import PluginsConfig
 from kvarena.assembly.places import Places
 from kvarena.terms.errors import ConfigError, KvarenaError, MissingExtraError, PluginError, nearest
 from kvarena.terms.marks import API_VERSION
+from kvarena.terms.offers import OWN, Survey, survey
 
 KINDS: Mapping[str, str] = {
     "layouts": "layout",
@@ -36,7 +37,6 @@ KINDS: Mapping[str, str] = {
 }
 """Each kind, and the word for one of it; the entry-point group of a kind is ``kvarena.<kind>``."""
 
-OWN = "kvarena"
 NO_AUTOLOAD = "KVARENA_DISABLE_PLUGIN_AUTOLOAD"
 
 
@@ -45,7 +45,8 @@ class Entry:
     """One offer: what a distribution's metadata says, before anything is imported.
 
     ``target`` is ``module:attribute``. ``extras`` are the optional extras that the entry point names;
-    ``requires`` the distribution's requirements, read to name the extra that brings a missing package.
+    ``requires`` the distribution's requirements, read to name the extra that brings a missing package. ``fault`` says
+    why the entry point itself is broken; it is empty where that may be imported.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Entry:
     target: str
     extras: tuple[str, ...] = ()
     requires: tuple[str, ...] = attrs.field(default=(), repr=False, eq=False)
+    fault: str = ""
 
     @property
     def module(self) -> str:
@@ -80,7 +82,10 @@ class Catalog:
         *,
         autoload: bool = True,
         source: str | Places = "",
+        faults: Iterable[str] = (),
     ) -> None:
+        self.faults = tuple(faults)
+        """A line for each installed distribution whose offers cannot be read, or that has kvarena's own name."""
         self._entries = tuple(sorted(entries))
         self._plugins = plugins or PluginsConfig()
         self._autoload = autoload
@@ -98,7 +103,8 @@ class Catalog:
             ConfigError: ``[plugins]`` names what is not there.
         """
         off = os.environ.get(NO_AUTOLOAD, "").strip().lower() not in ("", "0", "false", "no")
-        return cls(installed_entries(), plugins, autoload=not off, source=source)
+        found = survey()
+        return cls(installed_entries(found), plugins, autoload=not off, source=source, faults=found.faults)
 
     def under(self, plugins: PluginsConfig, *, source: str | Places = "") -> "Catalog":
         """The same offers under the ``[plugins]`` of a file.
@@ -106,7 +112,7 @@ class Catalog:
         Raises:
             ConfigError: ``[plugins]`` names what is not there.
         """
-        return Catalog(self._entries, plugins, autoload=self._autoload, source=source)
+        return Catalog(self._entries, plugins, autoload=self._autoload, source=source, faults=self.faults)
 
     def entries(self, kind: str | None = None) -> tuple[Entry, ...]:
         """What may be asked for, by kind and name; duplicates are all listed, disabled ones are not."""
@@ -127,7 +133,11 @@ class Catalog:
             PluginError: no plugin has the name, two have, it is left out by ``[plugins]``, or it is broken.
             MissingExtraError: it needs a package of an optional extra.
         """
-        entry = self.find(kind, name)
+        return self._load(self.find(kind, name))
+
+    def _load(self, entry: Entry) -> Any:
+        if entry.fault:
+            raise PluginError(f"{entry}: its entry point is broken: {entry.fault}; tell its author, or uninstall it")
         if entry in self._refusals:
             raise self._refusals[entry]
         if entry not in self._loaded:
@@ -141,6 +151,8 @@ class Catalog:
     def refusal(self, entry: Entry) -> KvarenaError | None:
         """Import the plugin and say why it cannot be used; None where it can."""
         try:
+            if entry.fault:
+                self._load(entry)
             self.load(entry.kind, entry.name)
         except KvarenaError as refusal:
             return refusal
@@ -156,6 +168,7 @@ class Catalog:
             raise PluginError(f"no plugins are of the kind {kind!r}; {nearest(kind, KINDS)}")
         there = [entry for entry in self._entries if (entry.kind, entry.name) == (kind, name)]
         usable = [entry for entry in there if self._why_not(entry) is None]
+        usable = [entry for entry in usable if not entry.fault] or usable[:1]
         if not usable:
             if there:
                 raise PluginError(f"{there[0]} is installed, but {self._why_not(there[0])}")
@@ -163,8 +176,9 @@ class Catalog:
         if len(usable) > 1:
             offers = " and ".join(f"{entry.distribution} {entry.version} ({entry.module})" for entry in usable)
             count = {2: "two"}.get(len(usable), str(len(usable)))
+            cure = f"set {NO_AUTOLOAD}=1" if kind == "commands" else "name one's distribution in [plugins] disable"
             raise PluginError(
-                f"{count} plugins offer the {KINDS[kind]} {name!r}: {offers}; uninstall one, or rename yours"
+                f"{count} plugins offer the {KINDS[kind]} {name!r}: {offers}; uninstall one, or rename yours, or {cure}"
             )
         return usable[0]
 
@@ -184,7 +198,8 @@ class Catalog:
         if any(word in self._plugins.disable for word in entry.words):
             return "[plugins] disable leaves it out"
         if not self._autoload and entry.distribution != OWN and not enabled:
-            return f"{NO_AUTOLOAD} is set; name it in [plugins] enable"
+            cure = "unset it" if entry.kind == "commands" else "name it in [plugins] enable"
+            return f"{NO_AUTOLOAD} is set; {cure}"
         return None
 
     def _check_words(self, places: Places) -> None:
@@ -212,26 +227,13 @@ def whereabouts(distribution: str) -> str:
     return str(found.locate_file(""))
 
 
-def installed_entries() -> tuple[Entry, ...]:
+def installed_entries(found: Survey | None = None) -> tuple[Entry, ...]:
     """Every entry point of every kind in this environment. Reads metadata; imports nothing."""
-    found = []
-    facts: dict[int, tuple[str, str, tuple[str, ...]]] = {}
-    for point in importlib_metadata.entry_points():
-        kind = point.group.removeprefix(f"{OWN}.")
-        if kind == point.group or kind not in KINDS or point.dist is None:
-            continue
-        if id(point.dist) not in facts:
-            # one reading of a distribution's metadata: each property of it would parse the file again
-            metadata = point.dist.metadata
-            facts[id(point.dist)] = (
-                str(metadata["Name"]),
-                str(metadata["Version"]),
-                tuple(metadata.get_all("Requires-Dist") or ()),
-            )
-        name, version, requires = facts[id(point.dist)]
-        target = point.value.partition("[")[0].strip()
-        found.append(Entry(kind, point.name, name, version, target, tuple(point.extras), requires))
-    return tuple(found)
+    return tuple(
+        Entry(kind, name, distribution, version, target, extras, requires, fault)
+        for kind, name, target, distribution, version, extras, requires, fault in (found or survey()).offers
+        if kind in KINDS
+    )
 
 
 def _import(entry: Entry) -> Any:

@@ -27,4 +27,4 @@ def kvarena_storage_opened(storage: Any) -> None:
 
 @hookspec
 def kvarena_storage_closed(storage: Any) -> None:
-    """A storage gives its memory back. Its statistics can still be read; its views cannot."""
+    """A storage is about to give its memory back. Its statistics can still be read; its views cannot."""

@@ -1,24 +1,20 @@
 """From names in a config to objects: a class is loaded by name and given the settings beside it."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import attrs
-import pluggy
 
-from kvarena.assembly import hookspecs
 from kvarena.assembly.catalog import KINDS, Catalog
-from kvarena.assembly.config import Choice, PluginsConfig, PoliciesConfig, PrefixConfig, StorageConfig
+from kvarena.assembly.config import Choice, PoliciesConfig, PrefixConfig, StorageConfig
 from kvarena.assembly.places import Places
+from kvarena.assembly.settings import Settings, settings_of
 from kvarena.assembly.structuring import SettingError, structure
-from kvarena.ledger.clearance import CLEARANCE, Clearance, Extension
 from kvarena.planning.declared import declared_fields
-from kvarena.terms.errors import ConfigError, KvarenaError, PluginError, nearest
+from kvarena.terms.errors import ConfigError, KvarenaError, MissingExtraError, PluginError, nearest
 from kvarena.terms.fields import Layout
 from kvarena.terms.layers import Layer, Part
 from kvarena.terms.lifetimes import Lifetime
-from kvarena.terms.marks import PROJECT
 from kvarena.terms.owners import owner_of
 from kvarena.terms.ports import Eviction, Policies
 
@@ -82,40 +78,50 @@ def _made(maker: Any, settings: Mapping[str, Any], places: Places, at: str) -> A
 def _called(maker: Any, settings: Mapping[str, Any], places: Places, at: str) -> Any:
     if attrs.has(maker):
         return structure(maker, dict(settings), places, at=at)
-    known = parameters(maker)
+    taken = _settings(maker, places.place(at))
     for key in settings:
-        if known is not None and key not in known:
-            raise ConfigError(f"{places.place(f'{at}.{key}' if at else key)}: unknown key; {nearest(key, known)}")
+        if not taken.takes(key):
+            raise ConfigError(f"{places.place(f'{at}.{key}' if at else key)}: unknown key; {nearest(key, taken.known)}")
     try:
         return maker(**settings)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{places.place(at)}: {error}") from error
 
 
-def parameters(maker: Any) -> list[str] | None:
-    """The keywords a plugin's maker takes; None where it takes any."""
-    known = inspect.signature(maker).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known):
-        return None
-    return [parameter.name for parameter in known if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+def check_backend(catalog: Catalog, choice: Choice, source: str | Places = "") -> None:
+    """What making the backend would refuse of a config, as far as that can be told without making it.
+
+    Raises:
+        ConfigError: a setting that it does not have.
+        PluginError: no usable backend has the name.
+    """
+    places = Places.of(source)
+    try:
+        maker = catalog.load("backends", choice.name)
+    except MissingExtraError:
+        return  # it is not to run here
+    except PluginError as error:
+        raise PluginError(f"{places.place('backend')}: {error}") from error
+    taken = _settings(maker, places.place("backend"))
+    for key in choice.settings:
+        if not taken.takes(key):
+            raise ConfigError(f"{places.place(f'backend.{key}')}: unknown key; {nearest(key, taken.known)}")
+
+
+def _settings(maker: Any, place: str) -> Settings:
+    try:
+        return settings_of(maker)
+    except PluginError as error:
+        raise PluginError(f"{place}: {error}") from error
 
 
 def default_settings(catalog: Catalog, kind: str, name: str) -> dict[str, Any]:
     """What a plugin takes for each setting that has a default; nothing of one that cannot be used here."""
     try:
-        maker = catalog.load(kind, name)
+        known = settings_of(catalog.load(kind, name)).known
     except KvarenaError:
         return {}
-    if attrs.has(maker):
-        fields = [field for field in attrs.fields(maker) if field.init and field.default is not attrs.NOTHING]
-        return {field.name: _default(field.default) for field in fields}
-    known = inspect.signature(maker).parameters.values()
-    return {each.name: each.default for each in known if each.default is not inspect.Parameter.empty}
-
-
-def _default(default: Any) -> Any:
-    """A default, made where it is made anew for each."""
-    return default.factory() if hasattr(default, "factory") and not default.takes_self else default
+    return {setting.name: setting.default for setting in known.values() if setting.tells}
 
 
 def fitting(catalog: Catalog, role: str) -> tuple[str, ...]:
@@ -262,7 +268,7 @@ def _part(table: Mapping[str, Any], layer: LayerTable, catalog: Catalog, place: 
         return None
     layout_maker = _load(catalog, "layouts", layer.layout, place)
     lifetime_maker = _load(catalog, "lifetimes", layer.lifetime, place)
-    ours, theirs = parameters(layout_maker) or [], parameters(lifetime_maker) or []
+    ours, theirs = (_settings(maker, place.place()).known for maker in (layout_maker, lifetime_maker))
     for key in free:
         if key not in ours and key not in theirs:
             raise ConfigError(f"{place.place(key)}: unknown key; {nearest(key, [*_PART_KEYS, *ours, *theirs])}")
@@ -283,51 +289,3 @@ def _load(catalog: Catalog, kind: str, name: str, place: _Table) -> Any:
         return catalog.load(kind, name)
     except PluginError as error:
         raise PluginError(f"{place.place(KINDS[kind])}: {error}") from error
-
-
-def hook_manager(catalog: Catalog, config: PluginsConfig) -> pluggy.PluginManager:
-    """The hook plugins that ``[plugins] enable`` names, registered with our hook specifications.
-
-    Raises:
-        PluginError: one is broken, or implements a hook that does not exist.
-    """
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(hookspecs)
-    for entry in catalog.entries("plugins"):
-        if not any(word in config.enable for word in entry.words):
-            continue
-        plugin = catalog.load("plugins", entry.name)
-        try:
-            manager.register(plugin() if inspect.isclass(plugin) else plugin, name=str(entry))
-            manager.check_pending()
-        except Exception as error:  # a stranger's class may raise anything while it is made
-            raise PluginError(f"{entry}: {type(error).__name__}: {error}") from error
-    return manager
-
-
-def call_hook(manager: pluggy.PluginManager, hook: str, **arguments: Any) -> list[Any]:
-    """Call a hook plugin by plugin, so that one that fails is named; what they return, without None.
-
-    Raises:
-        PluginError: a plugin raised in its hook.
-    """
-    plugins, found = manager.get_plugins(), []
-    for plugin in plugins:
-        try:
-            found += manager.subset_hook_caller(hook, plugins - {plugin})(**arguments)
-        except Exception as error:
-            raise PluginError(f"{manager.get_name(plugin)}: {hook}: {type(error).__name__}: {error}") from error
-    return found
-
-
-def clearance_of(manager: pluggy.PluginManager) -> Clearance:
-    """The table of who waits for what, with the rows and columns of the hook plugins.
-
-    Raises:
-        PluginError: a plugin returned no extension, or a pair is left without an answer.
-    """
-    found = call_hook(manager, "kvarena_clearance")
-    strange = [one for one in found if not isinstance(one, Extension)]
-    if strange:
-        raise PluginError(f"kvarena_clearance returned {strange[0]!r}; it must return an Extension, or None")
-    return CLEARANCE.extended(*found)

@@ -42,6 +42,8 @@ class Places:
         for option, words in self.options.items():
             if key == option or key.startswith(f"{option}."):
                 return ": ".join(part for part in (words, key.removeprefix(option).removeprefix(".")) if part)
+            if self.path and option.startswith((f"{key}.", f"{key}[")) and self.line(key) is None:
+                return f"{words}: {key}"  # the file has no such table: the option has made it
         return ": ".join(part for part in (self.file_and_line(key), key) if part)
 
     def file_and_line(self, key: str) -> str:

@@ -4,6 +4,8 @@ A hole order that gives a page twice, or one that is no hole, would hand one pag
 fails then, and keeps no page. Those that come with kvarena are proved by their own tests, and go unguarded.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from operator import index
 from typing import Any
 
@@ -12,16 +14,29 @@ import numpy as np
 from kvarena.terms.errors import PluginError
 from kvarena.terms.invariants import OFF
 from kvarena.terms.members import all_of, is_once
-from kvarena.terms.owners import misbehaves
+from kvarena.terms.owners import MISHAPS, misbehaves, raising
 from kvarena.terms.ports import End, HoleOrder, Holes, IntArray
 
 OWN = "kvarena.policies."
 _KIND = "hole order"
+_VERBS = ("__len__", "add", "take", "remove", "inside", "drop_below", "drop_above")
 
 
 def open_holes(policy: HoleOrder, page_count: int, end: End, checks: int) -> Holes:
-    """The holes of a new band, as the policy keeps them; from check level 1 on, guarded where it is a stranger's."""
-    holes = policy.open(page_count, end)
+    """The holes of a new band, as the policy keeps them; from check level 1 on, guarded where it is a stranger's.
+
+    Raises:
+        PluginError: the policy fails, or opens something else.
+    """
+    try:
+        holes = policy.open(page_count, end)
+        lacking = [verb for verb in _VERBS if not hasattr(holes, verb)]
+    except MISHAPS as error:
+        finding = raising(f"open({page_count}, {end.name})", error)
+        raise misbehaves("holes.raised", _KIND, policy, finding) from error
+    if lacking:
+        finding = f"open({page_count}, {end.name}) returned {holes!r}, which has no {lacking[0]!r}"
+        raise misbehaves("holes.incomplete", _KIND, policy, finding)
     if checks == OFF or type(holes).__module__.startswith(OWN):
         return holes
     return GuardedHoles(policy, holes, page_count, end)
@@ -30,8 +45,8 @@ def open_holes(policy: HoleOrder, page_count: int, end: End, checks: int) -> Hol
 class GuardedHoles:
     """The policy's holes and, beside them, one byte a page that says which pages they are.
 
-    Always:  the policy's holes are those of the map     (each answer is compared; where one is wrong, the policy is
-    opened anew with the holes that there are, so that the band is as it was)
+    Always:  the policy's holes are those of the map     (each answer is compared; where one is wrong or the policy
+    raises, it is opened anew with the holes that there are, so that the band is as it was)
     """
 
     def __init__(self, policy: HoleOrder, holes: Holes, page_count: int, end: End) -> None:
@@ -46,37 +61,46 @@ class GuardedHoles:
         return self._count
 
     def add(self, pages: IntArray) -> None:
-        """Pages were freed; none is a hole already."""
+        """Pages were freed; none is a hole already.
+
+        Raises:
+            PluginError: the policy fails; what was freed is free.
+        """
         self._is_hole[pages] = True
         self._count += len(pages)
-        self._holes.add(pages)
+        self._answer(lambda: self._holes.add(pages), f"add() of {len(pages)} pages")
 
     def take(self, count: int) -> IntArray:
         """Remove and return ``count`` holes, in the order of the policy.
 
         Raises:
-            PluginError: it returned something else.
+            PluginError: it returned something else, or fails.
         """
-        pages = self._checked(self._holes.take(count), f"take({count})", count)
+        asked = f"take({count})"
+        pages = self._checked(self._answer(lambda: self._holes.take(count), asked), asked, count)
         self._is_hole[pages] = False
         self._count -= count
         return pages
 
     def remove(self, pages: IntArray) -> None:
-        """These holes were filled by moves."""
+        """These holes were filled by moves.
+
+        Raises:
+            PluginError: the policy fails; they are filled.
+        """
         self._is_hole[pages] = False
         self._count -= len(pages)
-        self._holes.remove(pages)
+        self._answer(lambda: self._holes.remove(pages), f"remove() of {len(pages)} pages")
 
     def inside(self, count: int, start: int, stop: int) -> IntArray:
         """``count`` holes in pages ``[start, stop)``, or all there are. Nothing is removed.
 
         Raises:
-            PluginError: it returned something else.
+            PluginError: it returned something else, or fails.
         """
         there = min(count, int(np.count_nonzero(self._is_hole[start:stop])))
         asked = f"inside({count}, {start}, {stop})"
-        pages = self._checked(self._holes.inside(count, start, stop), asked, there)
+        pages = self._checked(self._answer(lambda: self._holes.inside(count, start, stop), asked), asked, there)
         outside = pages[(pages < start) | (pages >= stop)]
         if len(outside):
             raise self._wrong("holes.page_outside", f"{asked} returned page {outside[0]}, which lies outside")
@@ -86,22 +110,31 @@ class GuardedHoles:
         """Remove the holes directly below page ``stop``, as far as there is no gap; returns how many.
 
         Raises:
-            PluginError: it says another number.
+            PluginError: it says another number, or fails.
         """
         start = self._bytes.rfind(0, 0, stop) + 1
-        return self._dropped(self._holes.drop_below(stop), f"drop_below({stop})", start, stop)
+        asked = f"drop_below({stop})"
+        return self._dropped(self._answer(lambda: self._holes.drop_below(stop), asked), asked, start, stop)
 
     def drop_above(self, start: int) -> int:
         """Remove the holes from page ``start`` upwards, as far as there is no gap; returns how many.
 
         Raises:
-            PluginError: it says another number.
+            PluginError: it says another number, or fails.
         """
         gap = self._bytes.find(0, start)
         stop = gap if gap >= 0 else len(self._bytes)
-        return self._dropped(self._holes.drop_above(start), f"drop_above({start})", start, stop)
+        asked = f"drop_above({start})"
+        return self._dropped(self._answer(lambda: self._holes.drop_above(start), asked), asked, start, stop)
 
     # -- inside
+
+    def _answer(self, ask: Callable[[], Any], asked: str) -> Any:
+        """What the policy says, or the error for one that cannot tell."""
+        try:
+            return ask()
+        except MISHAPS as error:
+            raise self._wrong("holes.raised", raising(asked, error)) from error
 
     def _checked(self, pages: Any, asked: str, count: int) -> IntArray:
         """The policy's answer, if it is so many holes, each once."""
@@ -133,9 +166,11 @@ class GuardedHoles:
         return count
 
     def _wrong(self, name: str, finding: str) -> PluginError:
-        """The error; the policy begins anew with the holes that there are."""
-        self._holes = self._policy.open(len(self._is_hole), self._end)
-        holes = np.flatnonzero(self._is_hole)
-        if len(holes):
-            self._holes.add(holes)
+        """The error; the policy begins anew with the holes that there are, if it can."""
+        pages = np.flatnonzero(self._is_hole)
+        with suppress(*MISHAPS):  # one that cannot even begin is told of what it did first, and of the rest when asked
+            holes = self._policy.open(len(self._is_hole), self._end)
+            if len(pages):
+                holes.add(pages)
+            self._holes = holes
         return misbehaves(name, _KIND, self._policy, finding)

@@ -10,6 +10,7 @@ from kvarena.bands.grid import Grid, chain_grids
 from kvarena.bands.guarded import open_holes
 from kvarena.bands.id_band import IdBand
 from kvarena.bands.unit_ids import UnitIds
+from kvarena.chain.asking import moves_of, start_of
 from kvarena.chain.estimates import Estimates, capacity_decision, free_bytes
 from kvarena.chain.minters import Bands, Minter, NewPages, open_minters
 from kvarena.chain.relief import AnyBand, Counters, compact, realize, take_pages
@@ -25,9 +26,8 @@ from kvarena.planning.pricing import Arrangement, Step, Waits, feasible, first_p
 from kvarena.planning.pricing import plan as plan_step
 from kvarena.planning.snapshot import BandShot, ChainSnapshot
 from kvarena.terms.answers import Refused, Shortage
-from kvarena.terms.doors import line, whole, whole_answer, wholes
+from kvarena.terms.doors import line, whole, wholes
 from kvarena.terms.invariants import OFF, STRICT, WARN, fail, invariant
-from kvarena.terms.owners import misbehaves
 from kvarena.terms.ports import LOW, Device, IntArray, Policies
 
 ANSWERS_MAX = 1024
@@ -267,10 +267,7 @@ class Chain:
         try:
             for band in self.bands.values():
                 if isinstance(band, Band) and len(band.holes) and not self.usage.holds(band.grid.name):
-                    limit = whole_answer(policy.moves(band.live, len(band.holes)), "compaction", policy)
-                    if limit < 0:
-                        finding = f"moves({band.live}, {len(band.holes)}) answered {limit}; 0 is for none"
-                        raise misbehaves("compaction.fewer_than_none", "compaction", policy, finding)
+                    limit = moves_of(policy, band.live, len(band.holes))
                     moved += compact(band, self.counters, band.idle_moves(limit)) if limit else 0
         finally:  # where the policy fails for one band, another has moved
             if moved:
@@ -343,12 +340,7 @@ class Chain:
 
     def _place(self, lowest: int, highest: int) -> int:
         """Where the policy puts an empty float."""
-        policy = self.policies.placement
-        start = whole_answer(policy.start(lowest, highest), "placement", policy)
-        if not lowest <= start <= highest:
-            finding = f"start({lowest}, {highest}) answered {start}, which lies outside"
-            raise misbehaves("placement.outside", "placement", policy, finding)
-        return start
+        return start_of(self.policies.placement, lowest, highest)
 
     def _refusal(self, counts: Sequence[int], minter: Minter | None = None) -> Refused:
         """The sum behind a no to so many units per sub-pool, in chain order. Counted; nothing else changes."""

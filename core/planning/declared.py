@@ -1,14 +1,14 @@
 """What a layout declares, looked at before anything is laid out by it: its fields, each time the same."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from kvarena.terms.errors import PluginError
 from kvarena.terms.fields import Field, Layout
-from kvarena.terms.owners import misbehaves
+from kvarena.terms.owners import MISHAPS, misbehaves, raising
 
 CALLS = 3
 """So often a layout is asked; its answers must be equal."""
+FIELD_BYTES_MAX = 1 << 40
+"""No field of one entry has more than 1 TiB."""
 
 _KIND = "layout"
 
@@ -17,10 +17,15 @@ def declared_fields(layout: Layout) -> tuple[Field, ...]:
     """The fields of one entry.
 
     Raises:
-        PluginError: they change from one call to the next, two have one name, one has no bytes or a dtype that is not
-            known, or they cannot be told at all; it names the layout and its distribution.
+        PluginError: there are none, they change from one call to the next, two have one name, one has no bytes or a
+            dtype that is not known, or they cannot be told at all; or the layout has no name or no hash. It names the
+            layout and its distribution.
     """
+    _check_value(layout)
     first = _asked(layout)
+    if not first:
+        finding = "fields() is empty, and an entry has bytes; leave a part that stores nothing out of its layer"
+        raise misbehaves("layout.no_fields", _KIND, layout, finding)
     for _ in range(CALLS - 1):
         again = _asked(layout)
         if again != first:
@@ -33,25 +38,38 @@ def declared_fields(layout: Layout) -> tuple[Field, ...]:
         if not field.bytes:
             finding = f"field {field.name!r} has the shape {field.shape}, which is no bytes; leave the field out"
             raise misbehaves("layout.zero_shape", _KIND, layout, finding)
+        if field.bytes > FIELD_BYTES_MAX:
+            finding = f"field {field.name!r} of shape {field.shape} has {field.bytes:,} bytes, more than 1 TiB"
+            raise misbehaves("layout.absurd_size", _KIND, layout, finding)
     return first
+
+
+def _check_value(layout: Layout) -> None:
+    """It has a name of one line, and can be hashed."""
+    try:
+        name: Any = layout.name
+        hash(layout)
+    except MISHAPS as error:
+        finding = f"{raising('its name or its hash', error)}; make it a frozen value with a name"
+        raise misbehaves("layout.incomplete", _KIND, layout, finding) from error
+    if not isinstance(name, str) or not name.isprintable() or not name.strip():
+        raise misbehaves("layout.incomplete", _KIND, layout, f"its name is {name!r}; it must be a text of one line")
 
 
 def _asked(layout: Layout) -> tuple[Field, ...]:
     """One answer, if it is made of fields."""
     try:
         answer: Any = layout.fields()
-        fields = tuple(answer) if isinstance(answer, Iterable) else None
-    except PluginError:
-        raise
-    except Exception as error:  # a stranger's code may raise anything
-        finding = f"fields() raised {type(error).__name__}: {error}"
-        raise misbehaves("layout.fields_fail", _KIND, layout, finding) from error
-    strange = [field for field in fields if not isinstance(field, Field)] if fields is not None else [answer]
+    except MISHAPS as error:
+        raise misbehaves("layout.fields_fail", _KIND, layout, raising("fields()", error)) from error
+    if not isinstance(answer, tuple | list):
+        finding = f"fields() returned {answer!r}; it must be a tuple of fields, such as (Field('k', 'bfloat16', (8,)),)"
+        raise misbehaves("layout.no_fields", _KIND, layout, finding)
+    strange = [field for field in answer if not isinstance(field, Field)]
     if strange:
         finding = f"fields() returned {strange[0]!r} where fields are due, such as Field('k', 'bfloat16', (8, 128))"
         raise misbehaves("layout.no_fields", _KIND, layout, finding)
-    assert fields is not None
-    return fields
+    return tuple(answer)
 
 
 def _change(first: tuple[Field, ...], again: tuple[Field, ...]) -> str:

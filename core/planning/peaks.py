@@ -101,9 +101,9 @@ class Held:
         found = repeats(lifetime)
         self.period = common_multiple((found[1], page_tokens)) if found else None
         self.settled = max(found[0], self.quiet + 1) if found else 0
-        if (
-            reached is None and self.period
-        ):  # rows between others retire: by then its own do, and a run has a whole page
+        if reached is None and self.period:
+            # the first rows may stay: pages repeat once the rows that retire behind them, and behind what is cached,
+            # fill a whole page, which two pages later they do
             self.settled = align_up(self.settled + cached_tokens + 2 * page_tokens, self.period)
 
     def pages(self, starts: IntArray, stops: IntArray) -> IntArray:

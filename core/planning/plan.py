@@ -279,8 +279,8 @@ def _grouped(layers: Iterable[Layer]) -> dict[str, list[tuple[int, Part]]]:
 def _check_lifetimes(groups: Mapping[str, list[tuple[int, Part]]], tokens: int) -> None:
     """One name stands for one lifetime, and a request's slots lie in one sub-pool: it has ids for no second."""
     for name, parts in groups.items():
-        for lifetime in dict.fromkeys(part.lifetime for _, part in parts):
-            check_lifetime(lifetime, tokens)
+        for _, part in parts:
+            check_lifetime(part.lifetime, tokens)
         kinds = list(dict.fromkeys(part.lifetime for _, part in parts if not part.lifetime.own_ids))
         if len(kinds) > 1:
             torn = spelled([index for index, part in parts if part.lifetime != kinds[0]])

@@ -7,14 +7,14 @@ it is wrong. The built-in ones are proved by their own tests, and are not tried 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import index
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import attrs
 import numpy as np
 
 from kvarena.terms import ranges
-from kvarena.terms.lifetimes import Chunk, Full, Lifetime, OnGrid, State, Union, Window, prefix_floor
-from kvarena.terms.owners import misbehaves
+from kvarena.terms.lifetimes import NEVER, Chunk, Full, Lifetime, OnGrid, State, Union, Window
+from kvarena.terms.owners import MISHAPS, misbehaves, raising
 
 BUILT_IN = (Full, Window, Chunk, State, Union, OnGrid)
 BORDERS_MAX = 1 << 20
@@ -30,15 +30,16 @@ def check_lifetime(lifetime: Lifetime, page_tokens: int) -> None:
     """Ask a lifetime what it says at lengths around the borders of pages, of its window and of its numbers.
 
     Raises:
-        PluginError: a promise is broken: units below 0, rows that retire twice, unwritten or while they are needed, a
-            ``floor`` that says something else than ``retired``; with the length and what was said.
+        PluginError: a promise is broken: units below 0 or beyond what is written, rows that retire twice, unwritten or
+            while they are needed, a ``floor``, ``reaches`` or ``repeats`` that says something else than ``retired``;
+            with the length and what was said.
     """
     if type(lifetime) in BUILT_IN:
         return
     try:
         hash(lifetime)
-    except TypeError as error:
-        finding = f"it cannot be hashed ({error}); make it a frozen value"
+    except MISHAPS as error:
+        finding = f"it cannot be hashed ({type(error).__name__}: {error}); make it a frozen value"
         raise misbehaves("lifetime.incomplete", _KIND, lifetime, finding) from None
     _probe(lifetime, page_tokens)
 
@@ -66,6 +67,8 @@ class _Probe:
                 before = length
         if not self._lifetime.own_ids:
             self._check_floor(lengths)
+            self._check_reaches(lengths)
+            self._check_repeats(lengths)
 
     def _check_shape(self) -> None:
         lifetime = self._lifetime
@@ -75,23 +78,35 @@ class _Probe:
         rank: Any = lifetime.rank
         if not isinstance(lifetime.name, str) or not lifetime.name:
             self._fail("lifetime.incomplete", f"its name is {lifetime.name!r}; it must be a text")
+        if not lifetime.name.isprintable() or lifetime.name == Union.name:
+            finding = f"its name is {lifetime.name!r}; it must be of one line, and {Union.name!r} is kvarena's own"
+            self._fail("lifetime.incomplete", finding)
         if not isinstance(rank, tuple) or len(rank) != 2 or not all(isinstance(part, int) for part in rank):
             self._fail("lifetime.incomplete", f"its rank is {rank!r}; it must be a pair of whole numbers")
+        if not isinstance(lifetime.own_ids, bool):
+            self._fail("lifetime.incomplete", f"its own_ids is {lifetime.own_ids!r}; it must be True or False")
 
     def _check_units(self, length: int) -> None:
-        """What it keeps at a length is a count, and no more is needed than lives."""
+        """What it keeps at a length is a count, no more than is written, and no more is needed than lives."""
         lifetime = self._lifetime
-        entries = self._count(lifetime.entries, length)
-        retained = self._count(lifetime.retained, length)
+        entries = self._count("entries", length)
+        retained = self._count("retained", length)
+        if lifetime.own_ids and entries != 1:
+            finding = f"entries({length}) is {entries}, and its slot is 1 entry at any length"
+            self._fail("lifetime.more_than_there_are", finding)
+        if entries > length and not lifetime.own_ids:
+            self._fail("lifetime.more_than_there_are", f"entries({length}) is {entries}, more rows than there are")
         if retained > entries:
             finding = f"retained({length}) is {retained}, more than entries({length}), which is {entries}"
             self._fail("lifetime.needs_more_than_lives", finding)
-        if retained > length and not lifetime.own_ids:
-            self._fail("lifetime.needs_more_than_lives", f"retained({length}) is {retained}, more rows than there are")
 
     def _check_retired(self, start: int, stop: int) -> None:
         """What retires on the way from one length to the next is written, not gone before, and not needed."""
-        retained = self._lifetime.retained(stop)
+        retained, entries = self._lifetime.retained(stop), self._lifetime.entries(stop)
+        alive = stop - sum(map(len, self._gone))
+        if alive > entries and start == stop - 1 and not self._lifetime.own_ids:
+            finding = f"entries({stop}) is {entries}, and {alive} rows are alive until what retires there has"
+            self._fail("lifetime.more_than_it_says", finding)
         rows = self._ranges(start, stop)
         if rows and self._lifetime.own_ids:
             self._fail("lifetime.retires_what_it_needs", f"retired({start}, {stop}) names rows, and a slot has none")
@@ -118,27 +133,113 @@ class _Probe:
 
     def _check_floor(self, lengths: list[int]) -> None:
         """The closed form, where there is one, says what ``retired`` does."""
-        lifetime = self._lifetime
-        floors = self._call(lambda: prefix_floor(lifetime, np.array(lengths, dtype=np.int64)), "floor")
+        floors = self._numbers("floor", lengths)
         if floors is None:
             return
-        for length, floor in zip(lengths, np.asarray(floors).tolist(), strict=True):
-            gone = ranges.merge(lifetime.retired(0, length)) if length else ()
+        for length, floor in zip(lengths, floors, strict=True):
+            gone = self._gone_at(length)
             if gone != ((range(floor),) if floor > 0 else ()) or floor < 0:
                 finding = (
                     f"floor says {floor} at length {length}, and the rows that retired by then are {_listed(gone)}"
                 )
                 self._fail("lifetime.floor_differs", finding)
 
+    def _check_reaches(self, lengths: list[int]) -> None:
+        """The inverse of the closed form, where there is one, is that."""
+        rows = [length for length in lengths if length]
+        reached, floors = self._numbers("reaches", rows), self._numbers("floor", lengths)
+        if reached is None:
+            return
+        if floors is None:
+            self._fail("lifetime.reaches_differs", "it has reaches, and no floor that this could be the inverse of")
+        seen = dict(zip(lengths, floors, strict=True))
+        for name in (0, -1):  # what floor says at these lengths, and one token before
+            asked = sorted({min(max(length + name, 0), NEVER) for length in reached})
+            seen.update(zip(asked, self._numbers("floor", asked) or (), strict=True))
+        for row, length in zip(rows, reached, strict=True):
+            there = next((at for at in lengths if seen[at] >= row), None)
+            if length >= NEVER:
+                wrong, found = there is not None, f"at length {there} already"
+            else:
+                wrong = length < 1 or seen[length] < row or seen[length - 1] >= row
+                found = f"{seen[max(length - 1, 0)]} at length {max(length - 1, 0)} and {seen[max(length, 0)]} one on"
+            if wrong:
+                finding = (
+                    f"reaches says {length} for row {row}, and floor is {found}; it must be the least length at which "
+                    f"floor is {row} or more, and {NEVER} where there is none"
+                )
+                self._fail("lifetime.reaches_differs", finding)
+
+    def _check_repeats(self, lengths: list[int]) -> None:
+        """What is kept a number of periods later is the same, so many rows on, beside rows that stay.
+
+        ``entries`` is not looked at here: it may say more than live, and no price that ``repeats`` shortens asks it.
+        """
+        ask = getattr(self._lifetime, "repeats", None)
+        if ask is None:
+            return
+        answer = self._call(ask, "repeats()")
+        whole = isinstance(answer, tuple) and len(answer) == 2 and all(type(part) is int for part in answer)
+        if not whole or answer[0] < 0 or answer[1] < 1:
+            finding = f"repeats() is {answer!r}; it must be a pair of whole numbers"
+            self._fail("lifetime.no_period", f"{finding}: a length, 0 or more, and a period in tokens, 1 or more")
+        start, period = answer
+        later = {start, *(length for length in lengths if length >= start)}
+        later |= {length + period for length in later}
+        if not self._gone and self._never_retires():
+            return
+        for length in sorted(length for length in later if start + period <= length <= BORDERS_MAX):
+            self._check_period(start + (length - start) % period, length, period)
+
+    def _check_period(self, base: int, length: int, period: int) -> None:
+        """What is kept at a length is what was kept at ``base``, some periods before."""
+        said = f"repeats() says that needs repeat every {period} tokens, and"
+        before, now = (self._count("retained", at) for at in (base, length))
+        if before != now:
+            finding = f"{said} retained({base}) is {before}, and retained({length}) {now}"
+            self._fail("lifetime.repeats_differs", finding)
+        beyond = base + (base // period + 1) * period  # what moves has left the rows below ``base`` by then
+        was = self._kept_at(base)
+        stay = ranges.intersect(self._kept_at(beyond), was)
+        moved = [range(rows.start + length - base, rows.stop + length - base) for rows in ranges.subtract(was, stay)]
+        due, kept = ranges.merge((*stay, *moved)), self._kept_at(length)
+        if kept != due:
+            finding = f"{said} at length {base} rows {_listed(was)} are kept, at {length} {_listed(kept)}"
+            self._fail("lifetime.repeats_differs", f"{finding}, where {_listed(due)} were due")
+
+    def _never_retires(self) -> bool:
+        """Whether it says itself that no row ever goes: then there is nothing to repeat."""
+        reached = self._numbers("reaches", [1])
+        return reached is not None and reached[0] >= NEVER
+
     # -- asking
 
-    def _count(self, ask: Callable[[int], Any], length: int) -> int:
-        name = ask.__name__
-        answer = self._call(lambda: ask(length), f"{name}({length})")
+    def _gone_at(self, length: int) -> ranges.Ranges:
+        """The rows that have retired at a length."""
+        return ranges.merge(self._ranges(0, length)) if length else ()
+
+    def _kept_at(self, length: int) -> ranges.Ranges:
+        """The rows that have not."""
+        return ranges.subtract((range(length),), self._gone_at(length))
+
+    def _numbers(self, name: str, asked: list[int]) -> list[int] | None:
+        """What ``floor`` or ``reaches`` says to each of these; None where the lifetime has no such thing."""
+        ask = getattr(self._lifetime, name, None)
+        if ask is None:
+            return None
+        answer = self._call(lambda: ask(np.array(asked, dtype=np.int64)), name)
+        if not isinstance(answer, np.ndarray) or answer.dtype != np.int64 or answer.shape != (len(asked),):
+            finding = f"{name} of {len(asked)} numbers is {answer!r}; it must be an int64 array of as many"
+            self._fail("lifetime.no_numbers", finding)
+        return [int(number) for number in answer]
+
+    def _count(self, name: str, length: int) -> int:
+        answer = self._call(lambda: getattr(self._lifetime, name)(length), f"{name}({length})")
         try:
             count = index(answer)
         except TypeError:
-            count = -1
+            finding = f"{name}({length}) is {answer!r}; it must be a whole number of units"
+            self._fail("lifetime.no_whole_units", finding)
         if count < 0:
             finding = f"{name}({length}) is {answer!r}; it must be a whole number of units, 0 or more"
             self._fail("lifetime.negative_units", finding)
@@ -154,11 +255,10 @@ class _Probe:
     def _call(self, ask: Callable[[], Any], words: str) -> Any:
         try:
             return ask()
-        except Exception as error:  # a stranger's code may raise anything
-            finding = f"{words} raised {type(error).__name__}: {error}"
-            raise misbehaves("lifetime.fails", _KIND, self._lifetime, finding) from error
+        except MISHAPS as error:
+            raise misbehaves("lifetime.fails", _KIND, self._lifetime, raising(words, error)) from error
 
-    def _fail(self, name: str, finding: str) -> None:
+    def _fail(self, name: str, finding: str) -> NoReturn:
         raise misbehaves(name, _KIND, self._lifetime, finding)
 
 

@@ -9,13 +9,12 @@ from kvarena.planning.demand import LENGTH_MAX, whole_pages
 from kvarena.planning.plan import Plan, SubPool
 from kvarena.storage.requests import RequestTable
 from kvarena.terms import ranges
-from kvarena.terms.invariants import invariant
+from kvarena.terms.invariants import WARN, invariant
 from kvarena.terms.lifetimes import NEVER, Full, Lifetime, bare, floor_reaches, on_grid, prefix_floor
 from kvarena.terms.numbers import spread
 from kvarena.terms.owners import misbehaves
 from kvarena.terms.paging import Paging
 from kvarena.terms.ports import IntArray
-from kvarena.terms.ranges import spelled
 
 
 class Retired(NamedTuple):
@@ -37,11 +36,17 @@ class Retirement:
     whether the checkpoint was taken there or skipped. What a query needs itself, ``needed``, is no matter of grids.
     """
 
-    def __init__(self, pool: SubPool, column: int, grid: int | None, *, pages: int, mints: bool = False) -> None:
-        """``pages``: those of the longest row. ``mints``: page ids come back when this sub-pool lets go of them."""
+    def __init__(
+        self, pool: SubPool, column: int, grid: int | None, *, pages: int, mints: bool = False, checks: int = WARN
+    ) -> None:
+        """``pages``: those of the longest row. ``mints``: page ids come back when this sub-pool lets go of them.
+
+        ``checks``: the level of checks; from 1 on a lifetime that is asked row by row is checked as it answers.
+        """
         self.name = pool.name
         self.column = column
         self.mints = mints
+        self._checks = checks
         self.lifetime = on_grid(pool.lifetime, grid)
         self.paging = Paging(pool.page_tokens or 1)
         zero = np.zeros(1, dtype=np.int64)
@@ -155,7 +160,8 @@ class Retirement:
     def _newly_whole(self, start: int, stop: int) -> list[int]:
         """Pages wholly retired at ``stop`` and not at ``start``, each once: its rows may go in several pieces."""
         was, gone = (self.lifetime.retired(0, at) for at in (start, stop))
-        self._check_left(gone, stop)
+        if self._checks:
+            self._check_left(gone, stop)
         before, whole = (whole_pages(rows, self.paging.tokens) for rows in (was, gone))
         return [page for pages in ranges.subtract(whole, before) for page in pages]
 
@@ -164,21 +170,23 @@ class Retirement:
         lifetime = self.lifetime
         left, needed = length - sum(map(len, gone)), lifetime.retained(length)
         if left < needed or max((piece.stop for piece in gone if piece), default=0) > length:
-            rows = spelled((row for piece in gone for row in piece), 4)
+            rows = ranges.spelled((row for piece in gone for row in piece), 4)
             finding = f"at length {length} rows {rows} have retired, and {needed} are needed; nothing was freed"
             raise misbehaves("lifetime.retires_what_it_needs", "lifetime", bare(lifetime), finding)
 
 
-def retirements(plan: Plan, grid: int | None = None, *, pages: int) -> tuple[Retirement, ...]:
+def retirements(plan: Plan, grid: int | None = None, *, pages: int, checks: int = WARN) -> tuple[Retirement, ...]:
     """How each token sub-pool retires, the owner last: page ids come back when nobody else is bound to them.
 
     ``pages``: those of the longest row.
     ``grid``: the tokens between the checkpoints of a prefix cache, which windows are kept for; None where none is kept.
+    ``checks``: the level of checks.
     """
     columns = {name: index for index, name in enumerate(plan.names)}
     pools = sorted(plan.token_pools, key=lambda pool: pool.name == plan.owner)
     return tuple(
-        Retirement(pool, columns[pool.name], grid, pages=pages, mints=pool.name == plan.owner) for pool in pools
+        Retirement(pool, columns[pool.name], grid, pages=pages, mints=pool.name == plan.owner, checks=checks)
+        for pool in pools
     )
 
 

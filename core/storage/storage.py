@@ -1,6 +1,7 @@
 """The storage: what a scheduler, a runner and a cache hold. One arena, one chain, one request table."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Protocol
 
 import numpy as np
@@ -251,22 +252,28 @@ class Storage:
 
     def release(self) -> None:
         """Give the arena back; nothing of this storage may be used afterwards. A second call does nothing."""
-        self._released = self._maps.is_released = True
-        if not self.at_release:
-            self.device.close()
+        if self._released:
             return
-        try:
-            self.at_release.pop()()
-        finally:  # one that fails keeps neither the others nor the memory
-            self.release()
+        self._released = self._maps.is_released = True
+        with ExitStack() as ends:  # one that fails keeps neither the others nor the memory
+            ends.callback(self._give_back)
+            for call in self.at_release:
+                ends.callback(call)
+            self.at_release = []
 
     # -- inside
+
+    def _give_back(self) -> None:
+        self.device.close()
+        _log.info("storage.closed", backend=self.device.name)
 
     def _furnish(self, sizing: Sizing, chain: Chain, table: RequestTable) -> None:
         """All that follows the sizing, made around a chain and a table."""
         self.sizing, self.chain, self.requests = sizing, chain, table
         maps = self._maps = Maps(chain, table)
-        self._retirements = retirements(self.plan, sizing.limits.grid, pages=table.pages_per_row)
+        self._retirements = retirements(
+            self.plan, sizing.limits.grid, pages=table.pages_per_row, checks=self.chain.checks
+        )
         self._growth = Growth(maps, self._retirements)
         self._lanes = Lanes(chain.ledger)
         self.ownership = Ownership(maps, self._retirements)

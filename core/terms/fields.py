@@ -5,7 +5,7 @@ A layout only *declares* fields; offsets, strides, pages and alignment are deriv
 
 import math
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -51,6 +51,10 @@ def dtype_name(name: str) -> str:
     return full
 
 
+DIMS_MAX = 32
+"""A shape has no more sizes than numpy and torch take."""
+
+
 def _shape(sizes: Iterable[int]) -> tuple[int, ...]:
     return tuple(sizes)
 
@@ -62,14 +66,21 @@ class Field:
     An empty shape is one item; a shape with a 0 is a field of no bytes, which no layout may declare.
     """
 
-    name: str
+    name: str = attrs.field()
     dtype: str = attrs.field(converter=dtype_name)
     shape: tuple[int, ...] = attrs.field(converter=_shape)
 
+    @name.validator
+    def _name_is_sane(self, _: object, name: Any) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a field's name is a text, not {name!r}")
+
     @shape.validator
     def _shape_is_sane(self, _: object, shape: tuple[int, ...]) -> None:
-        if any(not isinstance(size, int) or size < 0 for size in shape):
+        if any(not isinstance(size, int) or isinstance(size, bool) or size < 0 for size in shape):
             raise ValueError(f"field {self.name!r}: a shape is made of whole numbers >= 0, not {shape}")
+        if len(shape) > DIMS_MAX:
+            raise ValueError(f"field {self.name!r}: a shape has at most {DIMS_MAX} sizes, not {len(shape)}")
 
     @property
     def item_bytes(self) -> int:

@@ -30,9 +30,15 @@ class Lifetime(Protocol):
     ``own_ids`` is True for a slot per request (a state), False for rows that share the owner's ids.
     A lifetime whose retired rows are always the first ones may add ``floor(lengths)``: for an array of
     lengths, the first row that the query there still needs; and its inverse ``reaches(rows)``, the least
-    length at which the floor is at least that row. One whose needs repeat may add ``repeats()``: the length from
-    which on the rows that a query needs are those that it needed so many tokens before, so many rows on, beside rows
-    that stay; and that many tokens. They are faster, never different.
+    length at which the floor is at least that row, ``NEVER`` where there is none.
+
+    One whose needs repeat may add ``repeats()``, a pair ``(start, period)``: from length ``start`` on, the rows needed
+    at a length are, ``period`` tokens later, the same ones moved on by ``period``, beside rows that stay for good.
+    For chunks of 8 tokens it is ``(0, 8)``: rows 8-12 at length 13, rows 16-20 at 21. For the first 4 rows and a
+    window of 6 it is ``(10, 1)``: rows 0-3 and 5-9 at length 10, rows 0-3 and 6-10 at 11.
+
+    These make prices quick to find and never change them; what they say is compared with ``retired`` when a storage is
+    planned.
     """
 
     @property

@@ -12,9 +12,7 @@ from typing import Any
 import importlib_metadata
 
 from kvarena.terms.errors import PluginError
-
-GROUPS = "kvarena."
-"""What the entry-point groups of plugins begin with."""
+from kvarena.terms.offers import offers
 
 
 def owner_of(value: Any) -> str:
@@ -26,7 +24,7 @@ def owner_of(value: Any) -> str:
     made = _made(value)
     module, name = getattr(made, "__module__", None) or "", getattr(made, "__qualname__", "")
     best: tuple[int, str] = (0, "")
-    for likeness, owner in _offers(module, name):
+    for likeness, owner in _alike(module, name):
         if likeness > best[0]:
             best = (likeness, owner)
     return best[1] or _installed_with(module.partition(".")[0])
@@ -56,17 +54,14 @@ def _name_of(value: Any) -> str:
     return name if isinstance(name, str) else str(getattr(_made(value), "__name__", "without a name"))
 
 
-def _offers(module: str, name: str) -> Iterator[tuple[int, str]]:
+def _alike(module: str, name: str) -> Iterator[tuple[int, str]]:
     """Entry points of plugins that are like this: the same thing 3, of its module 2, of its package 1."""
     top = module.partition(".")[0]
-    for point in importlib_metadata.entry_points():
-        if not point.group.startswith(GROUPS) or point.dist is None:
-            continue
-        target, _, attribute = point.value.partition("[")[0].strip().partition(":")
-        if target.partition(".")[0] != top:
-            continue
-        likeness = 1 if target != module else 3 if attribute == name else 2
-        yield likeness, f"{point.dist.metadata['Name']} {point.dist.metadata['Version']}"
+    for offer in offers():
+        target, _, attribute = offer.target.partition(":")
+        if target.partition(".")[0] == top:
+            likeness = 1 if target != module else 3 if attribute == name else 2
+            yield likeness, f"{offer.distribution} {offer.version}"
 
 
 def _installed_with(package: str) -> str:
@@ -82,6 +77,16 @@ def _installed_with(package: str) -> str:
 def _packages(path: tuple[str, ...]) -> Mapping[str, list[str]]:
     """Distributions by the packages that they brought; finding them reads every list of files on the path."""
     return importlib_metadata.packages_distributions()
+
+
+MISHAPS = (Exception, SystemExit)
+"""What a plugin's code may raise and is told as its fault: one that leaves must not take the command along."""
+
+
+def raising(asked: str, error: BaseException) -> str:
+    """What a plugin did that raised, in one line, such as ``take(2) raised KeyError: 'x'``."""
+    words = " ".join(str(error).split())
+    return f"{asked} raised {type(error).__name__}" + (f": {words}" if words else "")
 
 
 def misbehaves(name: str, kind: str, value: Any, finding: str) -> PluginError:

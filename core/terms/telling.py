@@ -5,6 +5,7 @@ It imports no structlog, which telling an event needs and setting this up does n
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -13,6 +14,8 @@ CONSOLE, JSON = FORMATS = ("console", "json")
 
 LOGGER = logging.getLogger("kvarena")
 LOGGER.addHandler(logging.NullHandler())
+
+_NO_NUMBERS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 CARRIES = "kvarena_event"
 """The attribute of a log record that carries an event's fields."""
@@ -48,12 +51,19 @@ class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields: Mapping[str, Any] = getattr(record, CARRIES, None) or {"event": record.getMessage()}
         when = round(record.created, 6)
-        return json.dumps(
-            {"event": fields["event"], "level": record.levelname.lower(), "time": when, **fields}, default=_plain
-        )
+        line = {"event": fields["event"], "level": record.levelname.lower(), "time": when, **fields}
+        return json.dumps(_plain(line), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: numpy's numbers and arrays as Python's, all else as text."""
+    """A value in what JSON has words for: numpy's numbers and arrays as Python's; as text all else, and no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NO_NUMBERS.get(value, "NaN")
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(_plain(key)): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
     tolist = getattr(value, "tolist", None)  # numpy itself is not imported for this
-    return tolist() if callable(tolist) else str(value)
+    return _plain(tolist()) if callable(tolist) else str(value)

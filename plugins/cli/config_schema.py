@@ -13,9 +13,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from kvarena.assembly.catalog import KINDS, Catalog
-from kvarena.assembly.config import ArenaConfig, AtLeast, Choice, OneOf
+from kvarena.assembly.catalog import Catalog
+from kvarena.assembly.config import CONFIG_VERSION, ArenaConfig, AtLeast, Choice, OneOf
 from kvarena.assembly.loader import LayerTable, fitting
+from kvarena.assembly.settings import Setting, settings_of
 from kvarena.plugins.cli.config_kinds import CHOICES, CLASSES, GPUS, RUN, RUN_KEYS, STORAGE
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.fields import DTYPE_PATTERN, dtype_name
@@ -66,7 +67,7 @@ class _Made:
         gpu = self._class(CLASSES[GPUS], "")
         gpu["properties"]["base"] = {"type": "string"}
         gpu["required"] = []
-        tables = {"type": "object", "properties": {"version": {"const": 1}}, "additionalProperties": gpu}
+        tables = {"type": "object", "properties": {"version": {"const": CONFIG_VERSION}}, "additionalProperties": gpu}
         plugins = {f"{kind}/{name}": made for kind in ("layouts", "lifetimes") for name, made in self._plugins(kind)}
         return {STORAGE: self._class(CLASSES[STORAGE], ""), RUN: run, GPUS: tables, "layer": self._layer(), **plugins}
 
@@ -83,42 +84,25 @@ class _Made:
 
     def _fields(self, maker: Any, at: str) -> tuple[Schema, list[str]]:
         """The schema of each setting, and those that must be given."""
-        hints = _hints(maker)
-        if not attrs.has(maker):
-            return self._parameters(maker, hints)
-        properties, required = {}, []
-        for field in attrs.fields(maker):
-            if not field.init:
-                continue
-            key = f"{at}.{field.name}" if at else field.name
-            properties[field.name] = self._field(field, hints.get(field.name, Any), key)
-            if field.default is attrs.NOTHING:
-                required.append(field.name)
-        return properties, required
+        hints, known = _hints(maker), settings_of(maker).known
+        properties = {
+            name: self._field(setting, hints.get(name, Any), f"{at}.{name}" if at else name)
+            for name, setting in known.items()
+        }
+        return properties, [name for name, setting in known.items() if setting.needed]
 
-    def _field(self, field: "attrs.Attribute[Any]", kind: Any, key: str) -> Schema:
+    def _field(self, setting: Setting, kind: Any, key: str) -> Schema:
         if key == "layers":
             return {"type": "array", "items": {"$ref": "#/$defs/layer"}}
-        made = self._choice(key) if key in CHOICES else {**self._type(kind, key), **_validated(field.validator)}
-        if _converted(field.converter, "bf16") == dtype_name("bf16"):  # a dtype, told by what it is turned into
-            made = {"type": "string", "pattern": DTYPE_PATTERN}
-        made |= field.metadata.get("schema", {})
-        default = field.default.name if isinstance(field.default, Choice) else field.default
+        made, field = self._choice(key) if key in CHOICES else self._type(kind, key), setting.field
+        if field is not None:
+            made |= _validated(field.validator)
+            if _converted(field.converter, "bf16") == dtype_name("bf16"):  # a dtype, told by what it is turned into
+                made = {"type": "string", "pattern": DTYPE_PATTERN}
+            made |= field.metadata.get("schema", {})
+        default = setting.default.name if isinstance(setting.default, Choice) else setting.default
         tells = isinstance(default, str | int | float | bool) and default == default  # no number that is none
         return {**made, "default": default} if tells else made
-
-    def _parameters(self, maker: Any, hints: Mapping[str, Any]) -> tuple[Schema, list[str]]:
-        """Of a plugin that is a function or a plain class: its keywords."""
-        properties, required = {}, []
-        for each in inspect.signature(maker).parameters.values():
-            if each.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-                continue
-            properties[each.name] = self._type(hints.get(each.name, Any), "")
-            if each.default is inspect.Parameter.empty:
-                required.append(each.name)
-            elif isinstance(each.default, str | int | float | bool):
-                properties[each.name] |= {"default": each.default}
-        return properties, required
 
     # -- types
 
@@ -183,11 +167,10 @@ class _Made:
         for name in self._catalog.names(kind):
             try:
                 maker = self._catalog.load(kind, name)
-                properties, required = self._fields(maker, "")
-            except (KvarenaError, TypeError, ValueError) as error:
-                refusal = str(error) if isinstance(error, KvarenaError) else f"{KINDS[kind]} {name!r}: {error}"
-                if refusal not in self.refusals:
-                    self.refusals.append(refusal)
+                properties, required = self._fields(maker, f"{kind}/{name}")  # its keys are none of the file's
+            except KvarenaError as error:
+                if str(error) not in self.refusals:
+                    self.refusals.append(str(error))
                 continue
             if word is not None:
                 properties = {word: {"const": name}, **properties}

@@ -1,6 +1,7 @@
 """The effective values of a config file, and where each comes from: the file, an option, the environment, a default."""
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -12,17 +13,21 @@ import attrs
 from kvarena.assembly.arena import limits_of, plan_arena
 from kvarena.assembly.catalog import NO_AUTOLOAD, Catalog
 from kvarena.assembly.config import ArenaConfig, Choice, StorageConfig, read_toml, structure
+from kvarena.assembly.hooks import clearance_of, hook_plugins
 from kvarena.assembly.lines import spelt, steps_of
-from kvarena.assembly.loader import check_eviction, declared_layers, default_settings, make_policies
+from kvarena.assembly.loader import check_backend, check_eviction, declared_layers, default_settings, make_policies
 from kvarena.assembly.places import Places
 from kvarena.plugins.cli.config_kinds import CHOICES, GPUS, STORAGE, kind_of
 from kvarena.plugins.cli.logs import LOG_FORMAT_VARIABLE, LOG_VARIABLE
 from kvarena.plugins.cli.run_config import RunConfig
 from kvarena.plugins.replay.gpus import load_gpu
-from kvarena.terms.errors import ConfigError, PluginError
+from kvarena.terms.errors import ConfigError
 
 VARIABLES = {"logs.level": LOG_VARIABLE, "logs.format": LOG_FORMAT_VARIABLE}
 """Settings that a variable of the environment stands for."""
+
+_STEP = r'(?:[^.\[\]"]+|"[^"]*")'
+_KEY_PATH = re.compile(rf"{_STEP}(?:\.{_STEP}|\[\d+\])*")
 
 
 @attrs.frozen
@@ -67,12 +72,9 @@ def _applied(data: dict[str, Any], changes: Iterable[str]) -> list[str]:
     for change in changes:
         key, equals, text = change.partition("=")
         steps = steps_of(key.strip())
-        if not equals or not steps:
+        if not equals or not _KEY_PATH.fullmatch(key.strip()):
             raise ConfigError(f"--set {change}: must be KEY=VALUE, such as --set prefix.share=true")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()  # a bare word is a text
+        value = _value(key, text)
         target: Any = data
         for step, following in pairwise(steps):
             there = isinstance(step, int) and isinstance(target, list) and step < len(target)
@@ -82,11 +84,24 @@ def _applied(data: dict[str, Any], changes: Iterable[str]) -> list[str]:
                 raise ConfigError(f"--set {key}: there is no {step!r} to set something in")
             target = target[step]
         try:
+            if isinstance(steps[-1], int) and isinstance(target, dict):
+                raise TypeError
             target[steps[-1]] = value
         except (TypeError, IndexError):
             raise ConfigError(f"--set {key}: there is no table or list to set {steps[-1]!r} in") from None
         keys.append(spelt(steps))
     return keys
+
+
+def _value(key: str, text: str) -> Any:
+    """What is set: a value of TOML, or a bare word as a text."""
+    try:
+        tables = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+    if len(tables) > 1:
+        raise ConfigError(f"--set {key}: {text!r} sets more than one key; give each a --set of its own")
+    return tables["value"]
 
 
 def _given(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -102,10 +117,8 @@ def _checked(kind: str, data: Mapping[str, Any], catalog: Catalog, places: Place
     catalog = catalog.under(config.plugins, source=places)
     make_policies(catalog, config.policies, places)
     check_eviction(catalog, config.prefix, places)
-    try:
-        catalog.find("backends", config.backend.name)
-    except PluginError as error:
-        raise PluginError(f"{places.place('backend')}: {error}") from None
+    check_backend(catalog, config.backend, places)
+    clearance_of(hook_plugins(catalog, config.plugins))
     if isinstance(config, StorageConfig):
         layers = declared_layers(config, catalog, places)
         if layers:

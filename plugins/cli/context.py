@@ -45,9 +45,20 @@ class Dtype(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
+class File(click.Path):
+    """A path on the command line, of anything that a file can be called."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or a usage error where no file can be called so."""
+        try:
+            return super().convert(value, param, ctx)
+        except ValueError as error:  # a zero byte
+            self.fail(f"{value!r}: no file can be called so: {error}", param, ctx)
+
+
 AMOUNT = Amount()
 DTYPE = Dtype()
-FILE = click.Path(path_type=Path)
+FILE = File(path_type=Path)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,8 +7,10 @@ import ast
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,7 +18,8 @@ from kvarena.assembly.catalog import Entry
 from kvarena.plugins.cli.context import catalog_of
 from kvarena.plugins.cli.logs import LOG_FORMAT_VARIABLE, LOG_VARIABLE, settle_logs
 from kvarena.plugins.cli.plain import settle_streams, write_line
-from kvarena.terms.errors import KvarenaError, PluginError, nearest
+from kvarena.terms.errors import InvariantError, KvarenaError, PluginError, nearest
+from kvarena.terms.offers import OWN
 from kvarena.terms.telling import FORMATS, LEVELS
 
 EXIT_USAGE = 2
@@ -50,8 +53,31 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does it, with the nearest name for a misspelt one."""
         if args and not args[0].startswith("-") and args[0] not in (names := self.list_commands(ctx)):
+            if catalog_of(ctx).offers("commands", args[0]):
+                catalog_of(ctx).find("commands", args[0])  # says why it is left out
             ctx.fail(f"no command is named {args[0]!r}; {nearest(args[0], names)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was named.
+
+        Raises:
+            PluginError: the command is another distribution's, and crashed; its own traceback is the cause.
+        """
+        try:
+            return super().invoke(ctx)
+        except (KvarenaError, InvariantError, OSError, MemoryError):
+            raise
+        except (click.ClickException, click.exceptions.Exit, click.Abort):  # click's own way to leave
+            raise
+        except Exception as error:
+            name = ctx.invoked_subcommand
+            if not name or (entry := catalog_of(ctx).find("commands", name)).distribution == OWN:
+                raise
+            place, said = traceback.extract_tb(error.__traceback__)[-1], str(error).partition("\n")[0]
+            raise PluginError(
+                f"{entry} crashed: {type(error).__name__}: {said} ({place.filename}:{place.lineno}); tell its author"
+            ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One line a command, from its module's docstring: no command is imported to be listed."""
@@ -108,7 +134,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except KvarenaError as error:
-        write_line(f"kvarena: {error}")
+        write_line(f"kvarena: {' '.join(str(error).splitlines())}")
         return EXIT_USAGE
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from kvarena.terms.errors import ConfigError, nearest
-from kvarena.terms.owners import described
+from kvarena.terms.owners import MISHAPS, described, raising
 
 POWER = "kvarena_power"
 PROMISE = "test_"
 
 TRIED = settings(
     max_examples=60,
-    phases=tuple(phase for phase in settings.default.phases if phase is not Phase.explain),
+    phases=tuple(phase for phase in settings().phases if phase is not Phase.explain),
     report_multiple_bugs=False,
     derandomize=True,
     database=None,
@@ -33,6 +33,8 @@ TRIED = settings(
 FEWER = settings(TRIED, max_examples=10)
 """The same, where each try opens a device."""
 
+_UNUSABLE: set[type] = set()
+"""Classes of tests whose fixture gave nothing to test, which one of their tests has said."""
 _TOLD: dict[tuple[str, Any, str], str] = {}
 
 AnyTest = TypeVar("AnyTest", bound=Callable[..., Any])
@@ -111,6 +113,21 @@ class Conformance:
 class ValueConformance(Conformance):
     """What every plugin promises that is a value: a layout, a lifetime, a policy."""
 
+    @pytest.fixture(autouse=True)
+    def _usable(self, request: pytest.FixtureRequest, _declined: None) -> None:
+        """The fixture of the class gives a value; where it does not, one test says so and the others are skipped."""
+        fixture = self.word if self.word in ("layout", "lifetime") else "policy"
+        try:
+            finding = _no_value(request.getfixturevalue("value"), self.word)
+        except MISHAPS as error:
+            finding = f"{raising('', error).lstrip()}; return a value of your {self.word}"
+        if finding is None:
+            return
+        if type(self) in _UNUSABLE:
+            pytest.skip(f"fixture {fixture!r} gives nothing to test; another test of this class says why")
+        _UNUSABLE.add(type(self))
+        pytest.fail(f"{type(self).__name__}: fixture {fixture!r} {finding}", pytrace=False)
+
     @pytest.fixture
     def value(self) -> Any:
         """The plugin's value; each kind has a fixture of its own name."""
@@ -148,6 +165,15 @@ class ValueConformance(Conformance):
         for other in (value.name, copy.deepcopy(value).name):
             if other != name:
                 self._fail(value, f"its name changed from {name!r} to {other!r}")
+
+
+def _no_value(value: Any, word: str) -> str | None:
+    """What is wrong with what a fixture returned, if it is no value at all."""
+    if value is None:
+        return f"returned None; return a value of your {word}"
+    if inspect.isclass(value):
+        return f"returned the class {value.__name__}; return a value: {value.__name__}(...)"
+    return None
 
 
 def attributes(value: Any) -> list[str]:

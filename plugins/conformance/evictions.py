@@ -76,8 +76,8 @@ class VictimPromises(ValueConformance):
     @given(pieces=PIECES, data=st.data())
     def test_keeps_what_may_not_go(self, policy: Eviction, pieces: dict[int, Piece], data: st.DataObject) -> None:
         """A piece that was removed, as somebody reads it now, does not go; added again, it goes once."""
-        victims = holding(policy, pieces)
         kept = data.draw(some_of(pieces), label="removed")
+        victims = holding(policy, pieces)
         for key in kept:
             victims.remove(key)
         back = kept[::2]
@@ -91,10 +91,11 @@ class VictimPromises(ValueConformance):
         self, policy: Eviction, pieces: dict[int, Piece], data: st.DataObject
     ) -> None:
         """``touch`` tells what is known now, used or not: the piece neither goes by it nor comes again."""
+        touched = [(key, data.draw(FACTS), data.draw(st.booleans())) for key in data.draw(some_of(pieces))]
         victims, facts = holding(policy, pieces), dict(pieces)
-        for key in data.draw(some_of(pieces), label="touched"):
-            facts[key] = data.draw(FACTS)
-            victims.touch(key, facts[key], used=data.draw(st.booleans(), label="used"))
+        for key, piece, used in touched:
+            facts[key] = piece
+            victims.touch(key, piece, used=used)
             if len(victims) != len(pieces):
                 self._fail(policy, f"{len(pieces)} pieces are there, and after a touch of {key} it has {len(victims)}")
         self._check_goes(policy, victims, facts, set(pieces))
@@ -162,7 +163,7 @@ class EvictionConformance(VictimPromises):
 
 def some_of(pieces: dict[int, Piece]) -> st.SearchStrategy[list[int]]:
     """Some of their keys, each once."""
-    return st.lists(st.sampled_from(sorted(pieces)), unique=True) if pieces else st.just([])
+    return st.lists(st.sampled_from(sorted(pieces)), unique=True, min_size=1) if pieces else st.just([])
 
 
 def holding(policy: Eviction, pieces: dict[int, Piece]) -> Victims:

@@ -113,22 +113,22 @@ class HolePromises(ValueConformance):
             self._fail(policy, f"{asked} left {len(holes)} of {len(there)} holes {told(lots)}")
 
     @TRIED
-    @given(lots=freed(), edge=st.integers(0, 40))
-    def test_drops_the_run_below_a_page(self, policy: HoleOrder, lots: Freed, edge: int) -> None:
+    @given(lots=freed(), data=st.data())
+    def test_drops_the_run_below_a_page(self, policy: HoleOrder, lots: Freed, data: st.DataObject) -> None:
         """``drop_below`` removes the holes directly below a page, up to the first gap, and says how many."""
         holes, there = opened(policy, lots)
-        stop = edge % (lots.pages + 1)
+        stop = data.draw(edges(lots.pages, {page + 1 for page in there}), label="stop")
         run = 0
         while stop - 1 - run in there:
             run += 1
         self._check_drop(policy, holes, there, (f"drop_below({stop})", holes.drop_below(stop), run, stop - run), lots)
 
     @TRIED
-    @given(lots=freed(), edge=st.integers(0, 40))
-    def test_drops_the_run_above_a_page(self, policy: HoleOrder, lots: Freed, edge: int) -> None:
+    @given(lots=freed(), data=st.data())
+    def test_drops_the_run_above_a_page(self, policy: HoleOrder, lots: Freed, data: st.DataObject) -> None:
         """``drop_above`` removes the holes from a page upwards, up to the first gap, and says how many."""
         holes, there = opened(policy, lots)
-        start = edge % (lots.pages + 1)
+        start = data.draw(edges(lots.pages, there), label="start")
         run = 0
         while start + run in there:
             run += 1
@@ -218,6 +218,11 @@ def opened(policy: HoleOrder, lots: Freed) -> tuple[Holes, set[int]]:
     for lot in filter(None, lots.lots):
         holes.add(array(lot))
     return holes, {page for lot in lots.lots for page in lot}
+
+
+def edges(pages: int, beside: set[int]) -> st.SearchStrategy[int]:
+    """A page of the grid, most often one beside a hole."""
+    return st.sampled_from(sorted(beside)) | st.integers(0, pages) if beside else st.integers(0, pages)
 
 
 def told(lots: Freed) -> str:

@@ -1,12 +1,15 @@
 """What a lifetime promises: rows that retire once, never one that is still needed, and as few kept as it says."""
 
+import itertools
 from typing import Any, ClassVar
 
+import attrs
 import numpy as np
 import pytest
 
+from kvarena.planning.peaks import peak_pages
 from kvarena.plugins.conformance.base import ValueConformance, needs
-from kvarena.plugins.conformance.growth import Opaque, shortage
+from kvarena.plugins.conformance.growth import CHUNKS, PAGE_SIZES, Opaque, shortage
 from kvarena.plugins.conformance.swarm import MINE, Slice, broken_in
 from kvarena.plugins.stress.swarm.lent import always
 from kvarena.plugins.stress.swarm.world import Wanted
@@ -17,6 +20,7 @@ LENGTHS = range(41)
 STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 40)
 """Lengths that a sequence may grow by, from one to any other."""
 CONTEXT_TOKENS = 24
+PRICED_TOKENS = 150
 PREFIXES: tuple[dict[str, Any] | None, ...] = (None, {})
 """Worlds in which prefixes are shared as the seed likes, and in which they are in any case."""
 
@@ -25,7 +29,10 @@ class RowPromises(ValueConformance):
     """What a lifetime says of the rows of a sequence. Each is tried at every length up to 40 tokens."""
 
     word: ClassVar[str] = "lifetime"
-    powers: ClassVar = {"floor": "what retires is always the first rows, and floor and reaches say where they end"}
+    powers: ClassVar = {
+        "floor": "what retires is always the first rows, and floor and reaches say where they end",
+        "repeats": "what a query needs repeats, and repeats says from where on and after how many tokens",
+    }
 
     @pytest.fixture
     def lifetime(self) -> Lifetime:
@@ -129,6 +136,24 @@ class LifetimeConformance(RowPromises):
                 never = f"its floor is not there below length {len(floors)}; where it never is, say {NEVER}"
                 self._fail(lifetime, f"reaches says {said} for row {row}, and {never}")
 
+    @needs("repeats")
+    def test_its_repeats_changes_no_price(self, lifetime: Any) -> None:
+        """``repeats`` makes a price quick to find: with and without it a request is charged as many pages."""
+        if getattr(lifetime, "repeats", None) is None:
+            self._fail(lifetime, 'it has no repeats; give it one, or write declines = ("repeats",)')
+        said = lifetime.repeats()
+        whole = isinstance(said, tuple) and len(said) == 2 and all(type(part) is int for part in said)
+        if not whole or said[0] < 0 or said[1] < 1:
+            self._fail(lifetime, f"repeats() is {said!r}; it must be a pair: a length, and a period of 1 token or more")
+        for page, chunk, prompt in itertools.product(PAGE_SIZES, (None, *CHUNKS), (1, CONTEXT_TOKENS)):
+            quick, slow = (
+                peak_pages(one, page, prompt, PRICED_TOKENS, chunk) for one in (lifetime, Unrepeated(lifetime))
+            )
+            if quick != slow:
+                shape = f"{PRICED_TOKENS} tokens, {prompt} of them a prompt in chunks of {chunk or 'any size'}"
+                found = f"{shape}, hold {quick} pages of {page} at most by its repeats, {said}, and {slow} in truth"
+                self._fail(lifetime, found)
+
     def test_a_request_gets_by_with_what_it_is_charged(self, lifetime: Lifetime) -> None:
         """In an arena just large enough for one request's demand, it grows to its full length, token by token."""
         found = shortage(lifetime)
@@ -161,6 +186,18 @@ class LifetimeConformance(RowPromises):
         if not isinstance(answer, np.ndarray) or answer.dtype != np.int64 or answer.shape != numbers.shape:
             self._fail(lifetime, f"{name} of {len(numbers)} numbers gives {answer!r}; it must be as many, as int64")
         return answer
+
+
+@attrs.frozen
+class Unrepeated:
+    """A lifetime that does not say what repeats: so each step of a request is looked at."""
+
+    inner: Lifetime
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "repeats":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
 
 def pairs() -> list[tuple[int, int]]:

@@ -10,6 +10,8 @@ import attrs
 from kvarena.assembly.catalog import Catalog
 from kvarena.assembly.config import Choice
 from kvarena.assembly.loader import make
+from kvarena.assembly.settings import Settings, settings_of
+from kvarena.planning.declared import declared_fields
 from kvarena.terms.errors import ConfigError, PluginError
 from kvarena.terms.fields import DTYPE_BYTES, Field, Layout
 from kvarena.terms.owners import described
@@ -68,13 +70,13 @@ class KvLayout:
             ConfigError: the layout needs a setting that nobody gives, refuses one, or cannot keep such keys and values.
             PluginError: no usable layout has the name.
         """
-        taken = _parameters(self._maker())
+        taken = settings_of(self._maker())
         self._check_shape_settings(told, taken)
-        given = {key: value for key, value in told.items() if taken is None or key in taken}
+        given = {key: value for key, value in told.items() if taken.takes(key)}
         if "dtype" in self.choice.settings:
             given.pop("v_dtype", None)  # values are in the keys' type, unless the user says more
         settings = {**given, **self.choice.settings}
-        lacking = [key for key, needed in (taken or {}).items() if needed and key not in settings]
+        lacking = [key for key, setting in taken.known.items() if setting.needed and key not in settings]
         if lacking:
             raise ConfigError(
                 f"{self.place}: layout {self.name!r} needs {', '.join(lacking)}, which a model does not tell; write "
@@ -91,7 +93,7 @@ class KvLayout:
         Raises:
             ConfigError: there are other fields, or one that cannot hold what the model writes.
         """
-        written, kept = written_fields(told), tuple(layout.fields())
+        written, kept = written_fields(told), self._fields(layout)
         fits = len(kept) == len(written) and all(
             (mine.name, mine.shape) == (theirs.name, theirs.shape) and _holds(mine.dtype, theirs.dtype)
             for mine, theirs in zip(kept, written, strict=True)
@@ -102,13 +104,19 @@ class KvLayout:
                 f"writes {_spelled(written)}, so name one that keeps these, or has a codec"
             )
 
+    def _fields(self, layout: Layout) -> tuple[Field, ...]:
+        try:
+            return declared_fields(layout)
+        except PluginError as error:
+            raise PluginError(f"{self.place}: {error}") from error
+
     def _maker(self) -> Any:
         try:
             return self.catalog.load("layouts", self.name)
         except PluginError as error:
             raise PluginError(f"{self.place}: {error}") from error
 
-    def _check_shape_settings(self, told: Mapping[str, Any], taken: Mapping[str, bool] | None) -> None:
+    def _check_shape_settings(self, told: Mapping[str, Any], taken: Settings) -> None:
         """The user may choose a type, and no other shape than the layer's; values like keys where nothing is said."""
         for key, value in told.items():
             asked = self.choice.settings.get(key, value)
@@ -117,7 +125,7 @@ class KvLayout:
                     f"{self.place}: {key} is {asked!r}, and a layer of this model has {value}; leave it out"
                 )
         for key, like in (("v_kv_heads", "kv_heads"), ("v_head_dim", "head_dim")):
-            if taken is not None and key not in taken and told.get(key, told.get(like)) != told.get(like):
+            if not taken.takes(key) and told.get(key, told.get(like)) != told.get(like):
                 raise ConfigError(
                     f"{self.place}: layout {self.name!r} takes no {key}, and a layer of this model has values of "
                     f"{told[key]} beside keys of {told[like]}; name a layout that keeps both"
@@ -141,15 +149,6 @@ def _may_have_codec(layout: Layout) -> bool:
     """Whether the layout declares a codec. A property is not asked: it may import torch, and planning does without."""
     declared = inspect.getattr_static(layout, "codec", None)
     return isinstance(declared, (property, cached_property)) or getattr(layout, "codec", None) is not None
-
-
-def _parameters(maker: Any) -> dict[str, bool] | None:
-    """The settings that a layout takes, and whether each must be given; None where it takes any."""
-    parameters = inspect.signature(maker).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    named = (parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL)
-    return {parameter.name: parameter.default is inspect.Parameter.empty for parameter in named}
 
 
 def _holds(kept: str, written: str) -> bool:

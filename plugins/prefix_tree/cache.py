@@ -101,8 +101,8 @@ class TreeCache:
         node, length = self._locked(entry), whole(length, "prefix_tree.narrow: length")
         invariant("prefix_tree.narrow_of_unlocked_entry", entry.leased, entry=entry)
         before = entry.leased[-1]
-        wants = tuple(map(max, before.wants, self._kinds.wants_at(length, entry.stop)))
-        needs = self._kinds.needs(wants, state=False)
+        rows = tuple(map(max, before.rows, self._kinds.row_needs(length, entry.stop)))
+        needs = self._kinds.needs_of(rows, state=False)
         entry.leased[-1] = needs
         if needs != before:
             self._locks.change(node, before, needs)
@@ -162,7 +162,7 @@ class TreeCache:
 
     def _needs(self, entry: Entry) -> Needs:
         """What a lock of this entry is for; kept until it is taken off."""
-        needs, entry.narrowed = entry.narrowed or self._kinds.needs_at(entry.stop), None
+        needs, entry.narrowed = entry.narrowed or self._kinds.needs_of_landing(entry.stop), None
         entry.leased.append(needs)
         return needs
 

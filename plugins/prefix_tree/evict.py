@@ -5,7 +5,7 @@ from operator import add, sub
 from typing import Any
 
 from kvarena.plugins.prefix_tree.going import Going
-from kvarena.plugins.prefix_tree.kinds import Kinds, Rows, Wanted
+from kvarena.plugins.prefix_tree.kinds import JointNeeds, Kinds, Rows
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.node import Node, Root
 from kvarena.plugins.prefix_tree.shelf import Shelf
@@ -55,7 +55,7 @@ class Evicting:
                 node = shelf.popped(key)
                 try:
                     if key & 1:
-                        self._drop_rows(node, shelf.facts.wanted(node))
+                        self._drop_rows(node, shelf.facts.needed_by_readers(node))
                     elif node.pins or node.children:
                         self._drop_state(node)
                     else:
@@ -81,7 +81,7 @@ class Evicting:
             if node.state is not None:
                 self._drop_state(node)
             if self._kinds.rows and not node.leases:
-                self._drop_rows(node, self._wanted_behind(node))
+                self._drop_rows(node, self._needed_behind(node))
             while node.parent is not None and not (node.children or node.pins or node.is_end):
                 node = self._drop_whole(node)
         finally:
@@ -93,9 +93,11 @@ class Evicting:
         """What was evictable before and is not now, for nothing else happens to the tree meanwhile."""
         return tuple(map(sub, before, self._shelf.evictable.units()))
 
-    def _wanted_behind(self, node: Node) -> Wanted:
+    def _needed_behind(self, node: Node) -> JointNeeds:
         """What landings behind a node need of its window rows."""
-        return self._kinds.wanted([self._kinds.needs_at(stop).wants for stop in self._landings.leaning(node)])
+        return self._kinds.joint_needs(
+            [self._kinds.needs_of_landing(stop).rows for stop in self._landings.leaning(node)]
+        )
 
     def _drop_whole(self, node: Node) -> Node:
         """A node without children and locks goes. Returns its parent."""
@@ -131,26 +133,26 @@ class Evicting:
         shelf.lose_state(node)
         shelf.settle(node)
         if self._kinds.rows and shelf.facts.weighs:  # window rows were kept for it, in the node and before it
-            low, at = self._kinds.needs_at(node.stop).low, node
-            while at.parent is not None and at.stop > low:
+            first, at = self._kinds.needs_of_landing(node.stop).first_page, node
+            while at.parent is not None and at.stop > first:
                 shelf.touch(at, used=False)
                 at = at.parent
 
-    def _drop_rows(self, node: Node, wanted: Wanted) -> None:
-        """A node's window rows go alone; those that are wanted stay."""
+    def _drop_rows(self, node: Node, needed: JointNeeds) -> None:
+        """A node's window rows go alone; those that are needed stay."""
         owner, shelf = self._kinds.owner, self._shelf
-        for kind, wants in zip(self._kinds.rows, wanted, strict=True):
+        for kind, need in zip(self._kinds.rows, needed, strict=True):
             if kind is not owner:
-                self._let_go(node, kind, wants)
+                self._let_go(node, kind, need)
         if owner is not None:  # it outlives the others
-            self._let_go(node, owner, wanted[owner.column])
+            self._let_go(node, owner, needed[owner.column])
         shelf.settle(node)
         if shelf.facts.weighs:
             shelf.touch(node, used=False)
 
-    def _let_go(self, node: Node, kind: Rows, wants: Any) -> None:
-        """What a node holds of one sub-pool goes, but for what is wanted."""
-        ids, left = kind.let_go(node, wants)
+    def _let_go(self, node: Node, kind: Rows, need: Any) -> None:
+        """What a node holds of one sub-pool goes, but for what is needed."""
+        ids, left = kind.unneeded(node, need)
         if not ids:
             return
         if kind is self._kinds.owner:

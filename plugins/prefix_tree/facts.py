@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kvarena.plugins.prefix_tree.kinds import Kinds, Wanted
+from kvarena.plugins.prefix_tree.kinds import JointNeeds, Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Counts, Needs, Node
 from kvarena.terms.ports import Eviction, Piece
@@ -35,7 +35,7 @@ class Facts:
             return KV | STATE, self._kinds.counts(node), 0 if node.children else WHOLE
         kinds = self._kinds
         if node.leases:
-            rows = kinds.counts_beside(node, self.wanted(node))
+            rows = kinds.counts_unneeded(node, kinds.joint_needs(node.leases))
         else:
             rows = node.rows if kinds.in_order else kinds.counts(node)
         state = 0 if node.readers and _any_state(node.readers) else STATE
@@ -49,9 +49,9 @@ class Facts:
             state = 0
         return counted, rows, state | ROWS if any(rows) else state
 
-    def wanted(self, node: Node) -> Wanted:
-        """What readers need of a node's window rows."""
-        return self._kinds.wanted(node.leases or ())
+    def needed_by_readers(self, node: Node) -> JointNeeds:
+        """What the readers of a node need of its window rows, all together."""
+        return self._kinds.joint_needs(node.leases or ())
 
     def piece(self, node: Node, what: int) -> Piece:
         """What is known now of one piece of a node: WHOLE, STATE or ROWS."""

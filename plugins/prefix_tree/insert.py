@@ -89,7 +89,7 @@ class Giving:
         The row let go of its first pages there, as its table says.
         """
         retired = int(self._store.requests.retired[kind.index, row])
-        needed = max(first, self._kinds.needs_at(stop).wants[kind.column])
+        needed = max(first, self._kinds.needs_of_landing(stop).rows[kind.column])
         there = first if retired < first else retired if retired < stop else stop
         if there < needed:
             gone = ids[(there - first) * 8 : (needed - first) * 8]
@@ -114,7 +114,7 @@ class Giving:
         """Free what was gained beyond what the landing at ``stop`` needs. Returns what was kept, and the ids left."""
         pages, kept = np.arange(first, first + len(ids)), {}
         for kind in self._in_turn:
-            needed, there = kind.needs(stop, pages), gained[kind.column]
+            needed, there = kind.pages_needed(stop, pages), gained[kind.column]
             kept[kind.column] = there & needed
             excess = there & ~needed
             if not np.count_nonzero(excess):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kvarena.planning.demand import whole_pages
 from kvarena.planning.plan import Plan, SubPool
-from kvarena.plugins.prefix_tree.node import NO_ID, Counts, Needs, Node, Wants
+from kvarena.plugins.prefix_tree.node import NO_ID, Counts, Needs, Node, RowNeeds
 from kvarena.terms.lifetimes import NEVER, Full, Window, prefix_floor
 from kvarena.terms.numbers import UNBOUND
 from kvarena.terms.ports import IntArray
@@ -21,12 +21,15 @@ from kvarena.terms.units import ceil_div
 Mask = npt.NDArray[np.bool_]
 NEEDS_MAX = 1 << 16
 
-Wanted = tuple[Any, ...]
-"""Per sub-pool that retires rows, what several readers want of it together, see ``Rows.join``."""
+JointNeeds = tuple[Any, ...]
+"""Per sub-pool that retires rows, what several readers need of it together, see ``Rows.joint_need``."""
 
 
 class Rows(Protocol):
     """How nodes hold the pages of one sub-pool that retires rows; ``column`` is its place in ``Node.rows``.
+
+    A *need* is a number that says which pages a reader needs, see ``RowNeeds``; the joint need of several readers is
+    what any of them needs. A landing needs the pages that a query at its end needs.
 
     ``in_order``: what retires are the first pages, so that what a node holds is the count of its last ones.
     """
@@ -38,7 +41,7 @@ class Rows(Protocol):
     has_gaps: bool
     in_order: bool
 
-    def needs(self, stop: int, pages: IntArray) -> Mask:
+    def pages_needed(self, stop: int, pages: IntArray) -> Mask:
         """Which of these pages, all before it, a landing needs."""
         ...
 
@@ -58,26 +61,26 @@ class Rows(Protocol):
         """Which of a node's pages it holds."""
         ...
 
-    def want(self, length: int, stop: int) -> int:
-        """What a query at this length, in tokens, needs of the pages before a landing at or before it, as a number.
+    def need(self, length: int, stop: int) -> int:
+        """The need of a query at this length, in tokens, among the pages before a landing at or before it.
 
         It rises with the length, and what it stands for only shrinks.
         """
         ...
 
-    def reach(self, want: int) -> int:
-        """The first page that is wanted; ``NEVER`` or a page behind the landing where none is."""
+    def first_page(self, need: int) -> int:
+        """The first page that is needed; ``NEVER`` or a page behind the landing where none is."""
         ...
 
-    def join(self, wants: Sequence[int]) -> Any:
-        """All that is wanted by any of these, none of which may be: what ``count_beside`` and ``let_go`` take."""
+    def joint_need(self, needs: Sequence[int]) -> Any:
+        """What any of these needs, of which there may be none: for ``count_unneeded`` and ``unneeded``."""
         ...
 
-    def count_beside(self, node: Node, wanted: Any) -> int:
-        """How many of the pages that a node holds nobody wants."""
+    def count_unneeded(self, node: Node, joint: Any) -> int:
+        """How many of the pages that a node holds nobody needs."""
         ...
 
-    def let_go(self, node: Node, wanted: Any) -> tuple[bytes, Any]:
+    def unneeded(self, node: Node, joint: Any) -> tuple[bytes, Any]:
         """The ids of those pages, and what the node holds without them."""
         ...
 
@@ -116,7 +119,7 @@ class Tail:
             raise TypeError(f"{self.name} retires in no order")
         return np.minimum(floor // self._tokens, stops)
 
-    def needs(self, stop: int, pages: IntArray) -> Mask:
+    def pages_needed(self, stop: int, pages: IntArray) -> Mask:
         return pages >= self._first(stop)
 
     def whole(self, node: Node, stop: int) -> bool:
@@ -150,24 +153,24 @@ class Tail:
     def mask(self, held: int, count: int) -> Mask:
         return np.arange(count) >= count - held
 
-    def want(self, length: int, stop: int) -> int:
+    def need(self, length: int, stop: int) -> int:
         """The first page that is needed."""
         floor = prefix_floor(self._lifetime, np.array([length]))
         return min(0 if floor is None else int(floor[0]) // self._tokens, stop)
 
-    def reach(self, want: int) -> int:
-        return want
+    def first_page(self, need: int) -> int:
+        return need
 
-    def join(self, wants: Sequence[int]) -> int:
-        return min(wants, default=NEVER)
+    def joint_need(self, needs: Sequence[int]) -> int:
+        return min(needs, default=NEVER)
 
-    def count_beside(self, node: Node, wanted: int) -> int:
+    def count_unneeded(self, node: Node, joint: int) -> int:
         held: int = node.rows[self.column]
-        return _below(held, node.stop - held, wanted)
+        return _below(held, node.stop - held, joint)
 
-    def let_go(self, node: Node, wanted: int) -> tuple[bytes, int]:
+    def unneeded(self, node: Node, joint: int) -> tuple[bytes, int]:
         held: int = node.rows[self.column]
-        first, stop = node.stop - held, min(wanted, node.stop)
+        first, stop = node.stop - held, min(joint, node.stop)
         if stop <= first:
             return b"", held
         return node.ids[(first - node.start) * 8 : (stop - node.start) * 8], node.stop - stop
@@ -193,6 +196,7 @@ class Scattered:
         self._lifetime = pool.lifetime
         self._tokens = page_tokens
         self._kept = lru_cache(1 << 10)(self._kept_at)
+        self._kept_for = lru_cache(1 << 10)(self._landing_keeps)  # apart: lengths are many, and come once
 
     def _kept_at(self, length: int) -> Mask:
         """Which of the pages before it a query at this length needs."""
@@ -201,11 +205,15 @@ class Scattered:
             kept[gone.start : gone.stop] = False
         return kept
 
-    def needs(self, stop: int, pages: IntArray) -> Mask:
-        return np.asarray(self._kept(stop * self._tokens)[pages])
+    def _landing_keeps(self, stop: int) -> Mask:
+        """Which of the pages before a landing it needs."""
+        return self._kept_at(stop * self._tokens)
+
+    def pages_needed(self, stop: int, pages: IntArray) -> Mask:
+        return np.asarray(self._kept_for(stop)[pages])
 
     def whole(self, node: Node, stop: int) -> bool:
-        kept = self._kept(stop * self._tokens)
+        kept = self._kept_for(stop)
         at, end = node, stop
         while at.parent is not None:
             there = np.frombuffer(at.rows[self.column], dtype=np.bool_)[: end - at.start]
@@ -224,32 +232,35 @@ class Scattered:
     def mask(self, held: bytes, count: int) -> Mask:
         return np.frombuffer(held, dtype=np.bool_)
 
-    def want(self, length: int, stop: int) -> int:
+    def need(self, length: int, stop: int) -> int:
         """The length: what a query there needs are pages here and there."""
         return length
 
-    def reach(self, want: int) -> int:
-        kept = self._kept(want)
+    def first_page(self, need: int) -> int:
+        kept = self._kept(need)
         return int(kept.argmax()) if kept.any() else NEVER
 
-    def join(self, wants: Sequence[int]) -> tuple[int, ...]:
-        return tuple(set(wants))
+    def joint_need(self, needs: Sequence[int]) -> tuple[int, ...]:
+        return tuple(set(needs))
 
-    def count_beside(self, node: Node, wanted: tuple[int, ...]) -> int:
-        return int(np.count_nonzero(self._beside(node, wanted)))
+    def count_unneeded(self, node: Node, joint: tuple[int, ...]) -> int:
+        if not joint:
+            held: bytes = node.rows[self.column]
+            return held.count(1)
+        return int(np.count_nonzero(self._unneeded(node, joint)))
 
-    def let_go(self, node: Node, wanted: tuple[int, ...]) -> tuple[bytes, bytes]:
-        gone = self._beside(node, wanted)
+    def unneeded(self, node: Node, joint: tuple[int, ...]) -> tuple[bytes, bytes]:
+        gone = self._unneeded(node, joint)
         held = np.frombuffer(node.rows[self.column], dtype=np.bool_)
         return np.frombuffer(node.ids, dtype=np.int64)[gone].tobytes(), (held & ~gone).tobytes()
 
     def left(self, ids: bytes, held: bytes) -> bytes:
         return np.where(np.frombuffer(held, dtype=np.bool_), np.frombuffer(ids, dtype=np.int64), UNBOUND).tobytes()
 
-    def _beside(self, node: Node, wanted: tuple[int, ...]) -> Mask:
-        """Which pages of a node are held, and wanted at none of these lengths."""
+    def _unneeded(self, node: Node, joint: tuple[int, ...]) -> Mask:
+        """Which pages of a node are held, and needed at none of these lengths."""
         free = np.frombuffer(node.rows[self.column], dtype=np.bool_).copy()
-        for length in wanted:
+        for length in joint:
             free &= ~self._kept(length)[node.start : node.stop]
         return free
 
@@ -282,52 +293,56 @@ class Kinds:
         self.slot_bytes = plan.sub_pools[self.slots].unit_bytes if self.slots is not None else 0
         self.has_gaps = any(kind.has_gaps for kind in self.rows)
         self.has_parts = bool(self.rows) or self.slots is not None
-        self.needs_at = lru_cache(NEEDS_MAX)(self._needs_at)
-        """What a request needs that starts at a landing."""
+        self.needs_of_landing = lru_cache(NEEDS_MAX)(self._needs_of_landing)
+        """What a request needs that starts at a landing: ``Needs``, by the landing's page."""
+        self._no_needs: JointNeeds = tuple([kind.joint_need(()) for kind in self.rows])
         self.in_order = all(kind.in_order for kind in self.rows)  # then what nodes hold are counts
 
-    def needs_any(self, stop: int, node: Node) -> bool:
-        """Whether a landing behind a node needs any of its window rows."""
+    def landing_needs(self, stop: int, node: Node) -> bool:
+        """Whether the landing at ``stop``, behind a node, needs any of the node's window rows."""
         if self.in_order:
-            return self.needs_at(stop).low < node.stop
+            return self.needs_of_landing(stop).first_page < node.stop
         pages = np.arange(node.start, node.stop)
-        return any(bool(kind.needs(stop, pages).any()) for kind in self.rows)
+        return any(bool(kind.pages_needed(stop, pages).any()) for kind in self.rows)
 
-    def wants_at(self, length: int, stop: int) -> Wants:
-        """What a query at this length, in tokens, needs of the pages before a landing."""
-        return tuple([kind.want(length, stop) for kind in self.rows])
+    def row_needs(self, length: int, stop: int) -> RowNeeds:
+        """The window rows before a landing that a query at this length, in tokens, needs."""
+        return tuple([kind.need(length, stop) for kind in self.rows])
 
-    def low(self, wants: Wants) -> int:
-        """The first page that is wanted in any sub-pool; ``NEVER`` where none retires rows."""
+    def first_page(self, rows: RowNeeds) -> int:
+        """The first page that is needed in any sub-pool; ``NEVER`` where none retires rows."""
         if self.in_order:
-            return min(wants, default=NEVER)
-        return min([kind.reach(want) for kind, want in zip(self.rows, wants, strict=True)])
+            return min(rows, default=NEVER)
+        return min([kind.first_page(need) for kind, need in zip(self.rows, rows, strict=True)])
 
-    def needs(self, wants: Wants, *, state: bool) -> Needs:
-        """What a reader needs who wants these window rows, and maybe the state."""
-        return Needs(wants, state, self.low(wants))
+    def needs_of(self, rows: RowNeeds, *, state: bool) -> Needs:
+        """All that a reader needs: these window rows, and maybe the state."""
+        return Needs(rows, state, self.first_page(rows))
 
-    def _needs_at(self, stop: int) -> Needs:
-        return self.needs(self.wants_at(stop * self.page_tokens, stop), state=True)
+    def _needs_of_landing(self, stop: int) -> Needs:
+        return self.needs_of(self.row_needs(stop * self.page_tokens, stop), state=True)
 
-    def wanted(self, wants: Collection[Wants]) -> Wanted:
-        """What all of these want together."""
-        if self.in_order and wants:
-            return tuple(map(min, *wants)) if len(wants) > 1 else next(iter(wants))
-        return tuple([kind.join([one[kind.column] for one in wants]) for kind in self.rows])
+    def joint_needs(self, readers: Collection[RowNeeds]) -> JointNeeds:
+        """What any of these readers, of whom there may be none, needs."""
+        if not readers:
+            return self._no_needs
+        if self.in_order:
+            first, *others = readers
+            return tuple(map(min, first, *others)) if others else first
+        return tuple([kind.joint_need([rows[kind.column] for rows in readers]) for kind in self.rows])
 
     def counts(self, node: Node) -> Counts:
         """How many pages a node holds in each of ``rows``."""
         if self.in_order:
             return node.rows
-        return self.counts_beside(node, self.wanted(()))
+        return self.counts_unneeded(node, self._no_needs)
 
-    def counts_beside(self, node: Node, wanted: Wanted) -> Counts:
-        """How many of these nobody wants."""
+    def counts_unneeded(self, node: Node, joint: JointNeeds) -> Counts:
+        """How many of these nobody needs."""
         if self.in_order:
             stop = node.stop
-            return tuple([_below(held, stop - held, first) for held, first in zip(node.rows, wanted, strict=True)])
-        return tuple([kind.count_beside(node, wants) for kind, wants in zip(self.rows, wanted, strict=True)])
+            return tuple([_below(held, stop - held, first) for held, first in zip(node.rows, joint, strict=True)])
+        return tuple([kind.count_unneeded(node, need) for kind, need in zip(self.rows, joint, strict=True)])
 
     def rows_bytes(self, node: Node) -> int:
         """The bytes of a node's window rows."""

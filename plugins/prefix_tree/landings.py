@@ -52,9 +52,9 @@ class Landings:
         waiting = list((node.children or {}).values())
         while waiting:
             child = waiting.pop()
-            if self._kinds.needs_any(child.stop, node) and self._ends(child):
+            if self._kinds.landing_needs(child.stop, node) and self._ends(child):
                 yield child.stop
-            if self._kinds.needs_any(child.start + 1, node):
+            if self._kinds.landing_needs(child.start + 1, node):
                 waiting.extend((child.children or {}).values())
 
     def _ends(self, node: Node) -> bool:

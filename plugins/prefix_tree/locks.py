@@ -3,13 +3,13 @@
 from typing import TypeVar
 
 from kvarena.plugins.prefix_tree.kinds import Kinds
-from kvarena.plugins.prefix_tree.node import GONE, Entry, Needs, Node, Wants
+from kvarena.plugins.prefix_tree.node import GONE, Entry, Needs, Node, RowNeeds
 from kvarena.plugins.prefix_tree.shelf import Shelf
 from kvarena.terms.errors import KvarenaError
 from kvarena.terms.invariants import fail
 from kvarena.terms.lifetimes import NEVER
 
-Key = TypeVar("Key", Wants, Needs)
+Key = TypeVar("Key", RowNeeds, Needs)
 
 
 class Locks:
@@ -76,8 +76,8 @@ class Locks:
         assert node.parent is not None
         node.locks = node.pins = 1
         node.readers = {needs: 1}
-        if node.stop > needs.low:
-            node.leases = {needs.wants: 1}
+        if node.stop > needs.first_page:
+            node.leases = {needs.rows: 1}
         self._shelf.put(node)
         return node.parent
 
@@ -86,7 +86,7 @@ class Locks:
 
         Only those are visited that had no other lock, or that windows of what is or was needed reach into.
         """
-        ends, begins = NEVER if before is None else before.low, NEVER if needs is None else needs.low
+        ends, begins = NEVER if before is None else before.first_page, NEVER if needs is None else needs.first_page
         low, at = min(ends, begins), node
         while True:
             if pins:
@@ -96,9 +96,9 @@ class Locks:
                     pins = 0
             stop = at.stop
             if before is not None and stop > ends:
-                at.leases = _drop(at.leases, before.wants)
+                at.leases = _drop(at.leases, before.rows)
             if needs is not None and stop > begins:
-                at.leases = _add(at.leases, needs.wants)
+                at.leases = _add(at.leases, needs.rows)
             self._shelf.settle(at)
             above = at.parent
             if above is None or above.parent is None or not (pins or above.stop > low):
@@ -156,7 +156,7 @@ def split(node: Node, stop: int, shelf: Shelf, kinds: Kinds) -> Node:
     upper.pins = 1 if node.pins else 0
     upper.used, upper.priority, upper.origin = node.used, node.priority, node.origin
     if node.leases:
-        upper.leases = {wants: count for wants, count in node.leases.items() if kinds.low(wants) < stop} or None
+        upper.leases = {rows: count for rows, count in node.leases.items() if kinds.first_page(rows) < stop} or None
     node.keys, node.ids = node.keys[at * kinds.page_bytes :], node.ids[at * 8 :]
     node.rows, node.start, node.parent = tuple([below for _, below in cuts]), stop, upper
     upper.children = {node.keys[: kinds.page_bytes]: node}

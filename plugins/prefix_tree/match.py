@@ -72,5 +72,5 @@ def pages_of(node: Node, stop: int, kinds: Kinds) -> IntArray:
     parts.reverse()
     ids = np.frombuffer(b"".join(parts), dtype=np.int64)
     if kinds.owner is not None:
-        ids = np.where(kinds.owner.needs(stop, np.arange(stop)), ids, -1)
+        ids = np.where(kinds.owner.pages_needed(stop, np.arange(stop)), ids, -1)
     return ids

@@ -12,9 +12,11 @@ KV, ROWS, STATE = 1, 2, 4
 WHOLE = 1
 """All that a node has, as one piece."""
 
-Wants = tuple[int, ...]
-"""Per sub-pool that retires rows, what a reader needs of it as a number that rises as it moves on: the first page, or
-where rows retire in no order, the length in tokens whose query needs them (see ``kinds``)."""
+RowNeeds = tuple[int, ...]
+"""Which window rows a reader needs: per sub-pool that retires rows, one number, its *need*, which rises as it moves on.
+
+Where rows retire in order the need is the first page that is needed; else the length in tokens whose query needs them.
+"""
 
 Counts = tuple[int, ...]
 """Per sub-pool that retires rows, so many of a node's pages."""
@@ -23,12 +25,12 @@ Counts = tuple[int, ...]
 class Needs(NamedTuple):
     """What a reader needs beside the path: these window rows, and maybe the state.
 
-    ``low``: the least page with any of these rows; ``NEVER`` where no sub-pool retires rows.
+    ``first_page``: the first page with any of these rows; ``NEVER`` where no sub-pool retires rows.
     """
 
-    wants: Wants
+    rows: RowNeeds
     state: bool
-    low: int
+    first_page: int
 
 
 GONE = -1
@@ -49,7 +51,7 @@ class Node:
 
     ``locks`` end here; ``pins`` are these and the children with pins. ``readers`` are the locks that were not relaxed,
     by what each needs. ``leases`` are those from here on whose windows reach into the node, by what they
-    need. ``counted`` is what of it can be evicted, ``listed`` the pieces that its
+    need of window rows. ``counted`` is what of it can be evicted, ``listed`` the pieces that its
     policy knows: flags. ``free_rows``: per sub-pool of ``rows``, how many of its pages count as evictable.
     """
 
@@ -70,7 +72,7 @@ class Node:
         self.is_end = False
         self.locks = self.pins = 0
         self.readers: dict[Needs, int] | None = None
-        self.leases: dict[Wants, int] | None = None
+        self.leases: dict[RowNeeds, int] | None = None
         self.free_rows: Counts = ()
         self.number = GONE
         self.counted = self.listed = 0

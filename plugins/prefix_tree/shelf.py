@@ -10,6 +10,7 @@ from kvarena.plugins.prefix_tree.facts import Facts
 from kvarena.plugins.prefix_tree.kinds import Kinds
 from kvarena.plugins.prefix_tree.landings import Landings
 from kvarena.plugins.prefix_tree.node import GONE, KV, ROWS, STATE, WHOLE, Counts, Node
+from kvarena.plugins.prefix_tree.victims import open_victims
 from kvarena.terms.owners import misbehaves
 from kvarena.terms.ports import Eviction, Piece
 
@@ -58,8 +59,8 @@ class Shelf:
     """
 
     def __init__(self, kinds: Kinds, landings: Landings, eviction: Eviction) -> None:
+        self.victims = open_victims(eviction)
         self.facts = Facts(kinds, landings, eviction)
-        self.victims = eviction.open()
         self._eviction = eviction
         self.nodes: list[Node | None] = []
         self._unused: list[int] = []

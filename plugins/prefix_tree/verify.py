@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterator, Mapping
 import numpy as np
 
 from kvarena.plugins.prefix_tree.kinds import Kinds
-from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Node, Root, Wants
+from kvarena.plugins.prefix_tree.node import KV, ROWS, STATE, WHOLE, Node, Root, RowNeeds
 from kvarena.plugins.prefix_tree.shelf import Shelf, Totals
 from kvarena.plugins.prefix_tree.store import Store
 from kvarena.terms.invariants import invariant
@@ -59,7 +59,7 @@ def _check_place(node: Node, shelf: Shelf, kinds: Kinds) -> None:
     invariant("prefix_tree.children_or_none", node.children is None or node.children, stop=node.stop)
 
 
-def _check_locks(node: Node, leases: dict[Wants, int] | None) -> None:
+def _check_locks(node: Node, leases: dict[RowNeeds, int] | None) -> None:
     """Pins are locks and pinned children; leases are those of readers here and below."""
     pinned = sum(1 for child in (node.children or {}).values() if child.pins)
     invariant("prefix_tree.pins_add_up", node.pins == node.locks + pinned, pins=node.pins, locks=node.locks)
@@ -68,15 +68,15 @@ def _check_locks(node: Node, leases: dict[Wants, int] | None) -> None:
     invariant("prefix_tree.leases_add_up", node.leases == leases, kept=node.leases, found=leases)
 
 
-def _leases(nodes: list[Node]) -> dict[int, dict[Wants, int]]:
+def _leases(nodes: list[Node]) -> dict[int, dict[RowNeeds, int]]:
     """By the number of a node, its leases: how many readers need its window rows, by what they need."""
-    found: dict[int, dict[Wants, int]] = {}
+    found: dict[int, dict[RowNeeds, int]] = {}
     for node in nodes:
         for needs, count in (node.readers or {}).items():
             at = node
-            while at.parent is not None and at.stop > needs.low:
+            while at.parent is not None and at.stop > needs.first_page:
                 there = found.setdefault(at.number, {})
-                there[needs.wants] = there.get(needs.wants, 0) + count
+                there[needs.rows] = there.get(needs.rows, 0) + count
                 at = at.parent
     return found
 

@@ -1,5 +1,6 @@
 """A new plugin's package as texts: its names derived from one, its files from the templates beside this one."""
 
+import builtins
 import keyword
 import re
 from collections.abc import Mapping
@@ -41,6 +42,13 @@ POLICIES = ("compaction", "eviction", "holes", "placement")
 PREFIX = "kvarena-"
 NAME_MAX = 40
 
+_TAKEN = frozenset(
+    [*map(str.lower, dir(builtins)), *keyword.kwlist, *keyword.softkwlist]
+    + ["self", "cls", "conftest", "test", "tests", "con", "prn", "aux", "nul"]
+    + [f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)]
+)
+"""Names of Python, of pytest and of Windows: a module of that name hides what others mean, or cannot be written."""
+
 _DISTRIBUTION = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*", re.IGNORECASE)
 
 
@@ -58,7 +66,7 @@ class Names:
         """The names that follow from a distribution's.
 
         Raises:
-            ConfigError: pip knows no such name, or no module or class can be called so.
+            ConfigError: pip knows no such name, or no module or class can be called so, or should be.
         """
         if not _DISTRIBUTION.fullmatch(name):
             raise ConfigError(
@@ -73,6 +81,11 @@ class Names:
             raise ConfigError(
                 f"NAME {name!r}: no module can be called {module!r}, or no class after {entry!r}; "
                 f"begin with a letter, such as {PREFIX}my-{entry}"
+            )
+        if module in _TAKEN:
+            raise ConfigError(
+                f"NAME {name!r}: a module called {module!r} would hide what Python, pytest or the system means by it; "
+                f"choose another name, such as {PREFIX}my-{entry}"
             )
         camel = "".join(part.capitalize() for part in entry.split("-"))
         return cls(distribution, module, entry, camel)

@@ -74,6 +74,11 @@ class Empty(Good):
         return (Field("k", "float16", (8, 0)),)
 
 
+class Nothing(Good):
+    def fields(self):
+        return ()
+
+
 class Loose(Good):
     def fields(self):
         return ("k", "float16")
@@ -134,6 +139,67 @@ class Jumps(Last):
 class Floors(Last):
     def floor(self, lengths):
         return np.maximum(lengths - self.rows, 0)
+
+
+class Reaches(Floors):
+    def floor(self, lengths):
+        return np.maximum(lengths - self.rows + 1, 0)
+
+    def reaches(self, rows):
+        return rows + self.rows
+
+
+class Inverse(Last):
+    def reaches(self, rows):
+        return rows + self.rows - 1
+
+
+class Scalar(Last):
+    def floor(self, lengths):
+        return 0
+
+
+class Blocks(Last):
+    """Blocks of 256, right but for what is said to repeat."""
+
+    rank = (1, -256)
+
+    def entries(self, length):
+        return length and (length - 1) % 256 + 1
+
+    def retained(self, length):
+        return 0
+
+    def retired(self, start, stop):
+        gone, going = start // 256 * 256, stop // 256 * 256
+        return (range(gone, going),) if going > gone else ()
+
+    def repeats(self):
+        return (0, 1)
+
+
+class Beginning(Blocks):
+    """The window is whole at 20, and not at 18."""
+
+    entries, retained, retired = Last.entries, Last.retained, Last.retired
+
+    def repeats(self):
+        return (18, 1)
+
+
+class Lettered(Last):
+    def repeats(self):
+        return "x"
+
+
+class Many(Last):
+    def entries(self, length):
+        return max(1, min(length, self.rows))
+
+
+class FewLive(Last):
+    def entries(self, length):
+        return min(length, self.rows - 1)
 
 
 class Texts(Last):
@@ -211,6 +277,21 @@ def orders(kind):
 Twice, Strange, Few, List, Stuck = map(orders, (TwiceHoles, StrangeHoles, FewHoles, ListHoles, StuckHoles))
 
 
+class RaisesHoles(Holes):
+    def take(self, count):
+        raise KeyError("x")
+
+
+Raising = orders(RaisesHoles)
+
+
+class Leaves(Eager):
+    name = "leaves"
+
+    def moves(self, live, holes):
+        raise SystemExit(0)
+
+
 class Backwards(Eager):
     name = "backwards"
 
@@ -283,12 +364,14 @@ class Crashes:
 '''
 
 NAMES = {
-    "layouts": ("Good", "Grows", "Turns", "Recasts", "Repeats", "Unknown", "Empty", "Loose"),
+    "layouts": ("Good", "Grows", "Turns", "Recasts", "Repeats", "Unknown", "Empty", "Nothing", "Loose"),
     "lifetimes": (
-        "Last", "Negative", "Hasty", "Early", "Again", "Jumps", "Floors", "Texts", "Raises", "Late",
+        "Last", "Negative", "Hasty", "Early", "Again", "Jumps", "Floors", "Texts", "Raises", "Late", "Reaches",
+        "Inverse", "Scalar", "Blocks", "Beginning", "Lettered", "Many", "FewLive",
     ),
     "policies": (
-        "Twice", "Strange", "Few", "List", "Stuck", "Backwards", "Halves", "Afar", "Forgets", "Crashes",
+        "Twice", "Strange", "Few", "List", "Stuck", "Raising", "Leaves", "Backwards", "Halves", "Afar", "Forgets",
+        "Crashes",
     ),
     "backends": ("Overtakes",),
 }  # fmt: skip
@@ -335,6 +418,7 @@ def refused(words: str) -> Any:
         ("repeats", r"two of its fields have the name 'k' \(layout\.field_twice\)"),
         ("unknown", r"fields\(\) raised ValueError: unknown dtype 'int4'; known are .* \(layout\.fields_fail\)"),
         ("empty", r"field 'k' has the shape \(8, 0\), which is no bytes; leave the field out \(layout\.zero_shape\)"),
+        ("nothing", r"fields\(\) is empty, and an entry has bytes; .* \(layout\.no_fields\)"),
         ("loose", r"fields\(\) returned 'k' where fields are due.* \(layout\.no_fields\)"),
     ],
 )
@@ -355,6 +439,21 @@ def test_a_layout_that_breaks_a_promise_is_refused(layout: str, words: str) -> N
         ("again", r"retired\(\d+, \d+\) names row 0, which was retired before \(lifetime\.retires_twice\)"),
         ("jumps", r"names rows none, and step by step it was .* \(lifetime\.retired_depends_on_steps\)"),
         ("floors", r"floor says 0 at length 20, .* that retired by then are 0 \(lifetime\.floor_differs\)"),
+        (
+            "reaches",
+            r"reaches says 21 for row 1, and floor is 1 at length 20 and 2 one on; .*\(lifetime\.reaches_differs\)",
+        ),
+        ("inverse", r"it has reaches, and no floor that .*\(lifetime\.reaches_differs\)"),
+        ("scalar", r"floor of \d+ numbers is 0; it must be an int64 array .*\(lifetime\.no_numbers\)"),
+        (
+            "blocks",
+            r"every 1 tokens, and at length 0 rows none are kept, at 1 0, "
+            r"where none were due \(lifetime\.repeats_differs\)",
+        ),
+        ("beginning", r"retained\(18\) is 18, and retained\(19\) 19 \(lifetime\.repeats_differs\)"),
+        ("lettered", r"repeats\(\) is 'x'; it must be a pair of whole numbers: .*\(lifetime\.no_period\)"),
+        ("many", r"entries\(0\) is 1, more rows than there are \(lifetime\.more_than_there_are\)"),
+        ("fewlive", r"entries\(20\) is 19, and 20 rows are alive .*\(lifetime\.more_than_it_says\)"),
         ("texts", r"is 'none'; it must be a tuple of ranges \(lifetime\.no_ranges\)"),
         ("raises", r"retained\(17\) raised ZeroDivisionError: .*\(lifetime\.fails\)"),
     ],
@@ -385,6 +484,7 @@ def test_a_lifetime_that_goes_wrong_far_out_is_caught_as_rows_retire() -> None:
         ("twice", r"take\(\d\) returned page \d+ twice \(holes\.page_twice\)"),
         ("strange", r"take\(\d\) returned page \d+, which is no hole \(holes\.no_hole\)"),
         ("few", r"take\(3\) returned 2 pages where 3 were due \(holes\.wrong_count\)"),
+        ("raising", r"take\(3\) raised KeyError: 'x' \(holes\.raised\)"),
         ("list", r"take\(3\) returned \[.*\], no int64 array of one dimension \(holes\.no_pages\)"),
     ],
 )
@@ -432,6 +532,7 @@ def test_what_comes_with_kvarena_is_not_looked_at_twice() -> None:
     ("compaction", "words"),
     [
         ("backwards", r"moves\(\d+, \d+\) answered -3; 0 is for none \(compaction\.fewer_than_none\)"),
+        ("leaves", r"moves\(\d+, \d+\) raised SystemExit: 0 \(compaction\.raised\)"),
         ("halves", r"answered 0\.5 where a whole number was asked for \(policy\.no_whole_number\)"),
     ],
 )

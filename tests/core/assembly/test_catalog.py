@@ -100,7 +100,7 @@ def test_two_owners_of_one_name_are_refused_naming_both(site: Path) -> None:
         catalog.load("lifetimes", "window")
     assert str(caught.value) == (
         "two plugins offer the lifetime 'window': kvarena 0.1.0 (kvarena.terms.lifetimes) and other 0.2 (other); "
-        "uninstall one, or rename yours"
+        "uninstall one, or rename yours, or name one's distribution in [plugins] disable"
     )
     assert catalog.load("lifetimes", "full").name == "full"
     assert Catalog.installed(PluginsConfig(disable=("other",))).load("lifetimes", "window") is Window

@@ -1,21 +1,13 @@
 """A name in a config becomes an object with the settings beside it, or one clear error."""
 
 import attrs
-import numpy as np
 import pytest
 
-from kvarena.assembly import hookspecs
-from kvarena.assembly.build import build_storage
 from kvarena.assembly.catalog import Catalog, Entry, installed_entries
-from kvarena.assembly.config import ArenaConfig, Choice, PluginsConfig, PoliciesConfig, PrefixConfig, StorageConfig
-from kvarena.assembly.loader import call_hook, declared_layers, hook_manager, make, make_eviction, make_policies
-from kvarena.backends.host import HostDevice
-from kvarena.ledger.clearance import CLEARANCE, Answer, Cell, Extension, Hazard
-from kvarena.storage.checks import check_idle
-from kvarena.storage.storage import Storage
+from kvarena.assembly.config import ArenaConfig, Choice, PoliciesConfig, PrefixConfig, StorageConfig
+from kvarena.assembly.loader import declared_layers, make, make_eviction, make_policies
 from kvarena.terms.errors import ConfigError, PluginError
 from kvarena.terms.lifetimes import Full, State, Window
-from kvarena.terms.marks import hookimpl
 
 OURS = tuple(entry for entry in installed_entries() if entry.distribution == "kvarena")
 
@@ -35,30 +27,6 @@ def make_sample(size: int, mode: str = "plain") -> Sample:
     return Sample(size, mode)
 
 
-class Watch:
-    """A hook plugin."""
-
-    seen: list[str] = []  # noqa: RUF012
-
-    @hookimpl
-    def kvarena_storage_opened(self, storage: str) -> None:
-        """Remember it."""
-        self.seen.append(f"opened {storage}")
-
-    @hookimpl
-    def kvarena_storage_closed(self, storage: str) -> None:
-        """Remember it."""
-        self.seen.append(f"closed {storage}")
-
-
-class Mistaken:
-    """Implements a hook that does not exist."""
-
-    @hookimpl
-    def kvarena_storage_opend(self, storage: str) -> None:
-        """A misspelt name."""
-
-
 def entry(kind: str, name: str, what: str) -> Entry:
     return Entry(kind, name, "test", "1", f"{__name__}:{what}")
 
@@ -70,8 +38,6 @@ def catalog() -> Catalog:
             *OURS,
             entry("backends", "sample", "Sample"),
             entry("backends", "function", "make_sample"),
-            entry("plugins", "watch", "Watch"),
-            entry("plugins", "mistaken", "Mistaken"),
         ]
     )
 
@@ -219,132 +185,19 @@ def test_an_unknown_layout_is_named_with_its_place(catalog: Catalog) -> None:
         declared_layers(declared({"index": 0, "layout": "mhaa"}), catalog, "q.toml")
 
 
-def test_hooks_run_only_for_plugins_that_are_enabled(catalog: Catalog) -> None:
-    """``kvarena_storage_opened`` and ``kvarena_storage_closed`` reach those named, and no others."""
-    Watch.seen.clear()
-    hook_manager(catalog, PluginsConfig()).hook.kvarena_storage_opened(storage="one")
-    manager = hook_manager(catalog, PluginsConfig(enable=("watch",)))
-    manager.hook.kvarena_storage_opened(storage="two")
-    manager.hook.kvarena_storage_closed(storage="two")
-
-    assert Watch.seen == ["opened two", "closed two"]
-
-
-def test_a_hook_that_does_not_exist_is_refused(catalog: Catalog) -> None:
-    """The plugin is named, and so is the hook."""
-    with pytest.raises(PluginError, match=r"hook plugin 'mistaken' \(test 1\): .*kvarena_storage_opend"):
-        hook_manager(catalog, PluginsConfig(enable=("mistaken",)))
-
-
-def test_every_hook_has_a_docstring() -> None:
-    """What a plugin may implement is documented where it is declared."""
-    hooks = [value for name, value in vars(hookspecs).items() if name.startswith("kvarena_")]
-    assert hooks
-    assert all(hook.__doc__ for hook in hooks)
-
-
-SCRUB = Hazard("SCRUB")
-
-
-class Scrubs:
-    """A hook plugin that uses pages in a way of its own, and says what everybody does about it."""
-
-    few = 0
-
-    @hookimpl
-    def kvarena_clearance(self) -> Extension:
-        """One column."""
-        actors = CLEARANCE.actors[self.few :]
-        return Extension(
-            hazards=(SCRUB,), cells={(a.name, "SCRUB"): Cell(Answer.STREAM_WAIT, "it has an event") for a in actors}
-        )
-
-
-class ScrubsCarelessly(Scrubs):
-    """Forgets the first actor."""
-
-    few = 1
-
-
-class ReturnsNonsense:
-    """A hook plugin that returns something else."""
-
-    @hookimpl
-    def kvarena_clearance(self) -> str:
-        """Not an extension."""
-        return "scrub"
-
-
-def scrubbing(what: str, catalog: Catalog) -> Storage:
-    """A storage with one of these plugins."""
-    catalog = Catalog([*OURS, Entry("plugins", what, "stranger", "1", f"{__name__}:{what}")])
-    arena = ArenaConfig(memory="1MiB", max_running=4, context_tokens=64, forwards_in_flight=1)
-    config = StorageConfig(
-        arena=arena,
-        backend="host",
-        plugins=PluginsConfig(enable=(what,)),
-        layers=[{"index": 0, "layout": "mha", "kv_heads": 1, "head_dim": 16}],
-    )
-    return build_storage([], config, catalog)
-
-
-@pytest.mark.req("LED-5")
-def test_a_plugin_records_uses_that_everybody_heeds(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``manager.hook.kvarena_clearance()`` is asked once; a use of its column is waited for by the next writer."""
-    manager = hook_manager(
-        Catalog([*OURS, Entry("plugins", "s", "stranger", "1", f"{__name__}:Scrubs")]), PluginsConfig(enable=("s",))
-    )
-    assert manager.hook.kvarena_clearance() == [Scrubs().kvarena_clearance()]
-    storage = scrubbing("Scrubs", catalog)
-    chain, waits = storage.chain, []
-    monkeypatch.setattr(HostDevice, "wait", lambda self, stream, event: waits.append((stream.name, event)))
-    row = storage.open()
-    storage.step(np.array([row]), np.array([16]))
-    event = storage.device.record(storage.device.current())
-    use = chain.usage.record(SCRUB, {"full": storage.requests.pages[row, :1]}, event)
-    storage.close(row)
-    row = storage.open()
-    storage.step(np.array([row]), np.array([16]))
-    assert waits == [("memory", event)]
-    chain.usage.end(use)
-    storage.close(row)
-    assert check_idle(storage) == ()
-    storage.release()
-
-
-@pytest.mark.req("LED-5")
-def test_a_pair_without_an_answer_refuses_to_start(catalog: Catalog) -> None:
-    """By the names of both; as what is no extension does."""
-    with pytest.raises(PluginError, match="no answer for FORWARD before SCRUB"):
-        scrubbing("ScrubsCarelessly", catalog)
-    with pytest.raises(PluginError, match="kvarena_clearance returned 'scrub'; it must return an Extension"):
-        scrubbing("ReturnsNonsense", catalog)
-
-
 class Failing:
-    """A hook plugin that fails when a storage opens, and a layout that fails when asked."""
+    """A layout that fails when asked."""
 
     name = "failing"
-
-    @hookimpl
-    def kvarena_storage_opened(self, storage: str) -> None:
-        """Fail."""
-        raise RuntimeError("boom")
 
     def fields(self) -> tuple[()]:
         """Fail."""
         raise RuntimeError("boom")
 
 
-def test_a_plugin_that_raises_is_one_error_that_names_it() -> None:
-    """In its hook as in its layout: no traceback of somebody else's code."""
-    offers = [Entry(kind, "failing", "stranger", "1", f"{__name__}:Failing") for kind in ("plugins", "layouts")]
-    catalog = Catalog([*OURS, *offers])
-    plugins = PluginsConfig(enable=("failing",))
-    said = r"hook plugin 'failing' \(stranger 1\): kvarena_storage_opened: RuntimeError: boom"
-    with pytest.raises(PluginError, match=said):
-        call_hook(hook_manager(catalog, plugins), "kvarena_storage_opened", storage="s")
-
+def test_a_layout_that_raises_is_one_error_that_names_it() -> None:
+    """No traceback of somebody else's code."""
+    catalog = Catalog([*OURS, Entry("layouts", "failing", "stranger", "1", f"{__name__}:Failing")])
     config = StorageConfig(arena=ArenaConfig(memory="1MiB"), layers=[{"index": 0, "layout": "failing"}])
     with pytest.raises(PluginError, match=r"layers\[0\]: layout 'failing' \(.*\): fields\(\) raised RuntimeError"):
         declared_layers(config, catalog)

@@ -37,7 +37,7 @@ class Odd:
     own_ids = False
 
     def entries(self, length: int) -> int:
-        return length // 2
+        return (length + 1) // 2
 
     def retained(self, length: int) -> int:
         return length // 2

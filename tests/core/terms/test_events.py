@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,35 @@ def test_an_event_as_json_is_an_object_of_its_fields() -> None:
         "event": "cache.evicted", "level": "info", "entries": 3, "units": {"full": 2}, "at": [1, 2], "reason": "x",
     }  # fmt: skip
     assert (second["event"], second["level"]) == ("plain 7", "warning")
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (math.nan, "NaN"),
+        (-math.inf, "-Infinity"),
+        (np.float32("inf"), "Infinity"),
+        (np.float64("nan"), "NaN"),
+        (np.array([1.5, math.nan]), [1.5, "NaN"]),
+        ({"full": (math.inf, 2)}, {"full": ["Infinity", 2]}),
+        ({math.nan: 1, (1, 2): 2, np.int64(3): 3}, {"NaN": 1, "[1, 2]": 2, "3": 3}),
+        ({True, None} - {None}, "{True}"),
+        (True, True),
+    ],
+    ids=repr,
+)
+def test_every_line_is_json_in_the_strict_sense(value: object, read: object) -> None:
+    """A number that is none is told as text, wherever it stands."""
+
+    def strange(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    out = io.StringIO()
+    tell_events("info", "json", out)
+    event_log().info("cache.evicted", value=value)
+
+    assert json.loads(out.getvalue(), parse_constant=strange)["value"] == read
 
 
 @pytest.mark.usefixtures("untouched")

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import importlib_metadata
 import numpy as np
 import pytest
 
@@ -82,3 +83,14 @@ def test_a_message_names_the_value_and_its_owner(monkeypatch: pytest.MonkeyPatch
     error = misbehaves("layout.zero_shape", "layout", thing, "field 'k' is empty")
     assert isinstance(error, PluginError)
     assert str(error) == "layout 'thing' (nobodys_h3.Thing): field 'k' is empty (layout.zero_shape)"
+
+
+def test_who_installed_what_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds, and a run of checks may tell many failures."""
+    reads = []
+    monkeypatch.syspath_prepend("no_such_folder_h3")  # a path of its own: nothing was read for it
+    find = importlib_metadata.packages_distributions
+    monkeypatch.setattr(importlib_metadata, "packages_distributions", lambda: reads.append(1) or find())
+    owners = {owner_of(np.array([number])) for number in range(9)}
+
+    assert len(owners) == len(reads) == 1

@@ -10,9 +10,11 @@ import attrs
 import jsonschema
 import pytest
 
+from kvarena import hookimpl
 from kvarena.assembly.catalog import Catalog, Entry, installed_entries
-from kvarena.assembly.config import Choice, StorageConfig, structure
+from kvarena.assembly.config import CONFIG_VERSION, Choice, StorageConfig, structure
 from kvarena.assembly.loader import check_eviction, declared_layers, make_policies
+from kvarena.plugins.cli import config_schema
 from kvarena.plugins.cli.config_kinds import CHOICES, CLASSES, GPUS, RUN, STORAGE, kind_of
 from kvarena.plugins.cli.config_schema import schema_of
 from kvarena.plugins.cli.main import run
@@ -110,6 +112,14 @@ def test_what_is_set_beside_the_file_says_so(serve: Path, capsys: Capture, monke
     ("change", "says"),
     [
         ("arena.page_tokens", "--set arena.page_tokens: must be KEY=VALUE"),
+        *(
+            (f"{key}=1", f"--set {key}=1: must be KEY=VALUE")
+            for key in ("arena..memory", "arena.", ".arena", "layers[x]y")
+        ),
+        ("arena.page_tokens=8\nfoo=3", "--set arena.page_tokens: '8\\nfoo=3' sets more than one key; give each a"),
+        ("layers[0][0]=3", "--set layers[0][0]: there is no table or list to set 0 in"),
+        ("policies.holes.recent_max=5", "--set policies.holes.recent_max: policies.holes: must be a name or a table"),
+        ('backend={name="cpu", x=1}', "--set backend: x: unknown key"),
         ("arena.page_tokens=0", "--set arena.page_tokens: must be a whole number >= 1, not 0"),
         ("arena.page_token=8", "--set arena.page_token: unknown key; did you mean 'page_tokens'?"),
         ("policies.holes=nearst", "--set policies.holes: no policy is named 'nearst'; did you mean 'nearest'?"),
@@ -298,6 +308,40 @@ def test_a_plugins_own_settings_are_in_the_schema_and_a_broken_plugin_is_told(
     assert "left out: layout 'gone' (stranger 1): ModuleNotFoundError" in err
 
 
+def test_the_schema_knows_the_version_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every kind of file, also of tables of accelerators."""
+    document, _ = schema_of(Catalog.installed())
+    for kind in ("storage", "run", "gpus"):
+        assert document["$defs"][kind]["properties"]["version"]["const"] == CONFIG_VERSION, kind
+    monkeypatch.setattr(config_schema, "CONFIG_VERSION", 7)
+    document, _ = schema_of(Catalog.installed())
+    assert document["$defs"]["gpus"]["properties"]["version"] == {"const": 7}
+
+
+@attrs.define
+class Homonym:
+    """A layout whose settings are called like keys of a file."""
+
+    backend: str
+    layers: int = 2
+
+
+def test_a_plugins_setting_is_no_key_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One called ``backend`` is what its type says; what is no class is left out with a reason."""
+    strange = [
+        Entry("layouts", "homonym", "stranger", "1", f"{__name__}:Homonym"),
+        Entry("layouts", "number", "stranger", "1", f"{__name__}:NO_CLASS"),
+    ]
+    document, refusals = schema_of(Catalog([*installed_entries(), *strange]))
+    made = document["$defs"]["layouts/homonym"]["properties"]
+
+    assert (made["backend"], made["layers"]) == ({"type": "string"}, {"type": "integer", "default": 2})
+    assert [why for why in refusals if "it does not tell which settings it takes" in why]
+
+
+NO_CLASS = 7
+
+
 @attrs.frozen
 class Tight:
     """A policy with settings."""
@@ -313,6 +357,26 @@ class Tight:
 
 def loose(end: str = "low") -> None:
     """A policy that is a function, and none of the sorts."""
+
+
+class Misspelt:
+    """A hook plugin with a hook that does not exist."""
+
+    @hookimpl
+    def kvarena_step(self) -> None:
+        """None."""
+
+
+def test_hook_plugins_are_checked_as_a_run_would(serve: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that enables a plugin with a hook that is none is refused, not shown."""
+    entries = [*installed_entries(), Entry("plugins", "misspelt", "other", "1", f"{__name__}:Misspelt")]
+    monkeypatch.setattr(Catalog, "installed", classmethod(lambda cls, plugins=None: Catalog(entries, plugins)))
+
+    assert run(["config", "show", str(serve), "--set", 'plugins.enable=["misspelt"]']) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "kvarena: hook plugin 'misspelt' (other 1): PluginValidationError: unknown hook 'kvarena_step'"
+    )
 
 
 def test_the_schema_is_printed_as_json(capsys: Capture) -> None:

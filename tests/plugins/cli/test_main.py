@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+import kvarena
 import kvarena.plugins.cli.main as cli_main
 from kvarena.assembly.catalog import Catalog, Entry, installed_entries
 from kvarena.plugins.cli.start import main as start_main
@@ -27,6 +28,8 @@ def sample(how: str) -> None:
         raise ConfigError("quickstart.toml: arena.memory: is missing")
     if how == "interrupt":
         raise KeyboardInterrupt
+    if how == "crash":
+        raise RuntimeError("no luck\nand more")
     if how == "bug":
         raise InvariantError("band.free_of_bound_page: pages=3")
     if how == "pipe":
@@ -80,6 +83,34 @@ def test_a_bug_of_ours_keeps_its_traceback(with_sample: None) -> None:
     """A broken invariant is never dressed up as the user's mistake."""
     with pytest.raises(InvariantError):
         cli_main.run(["sample", "bug"])
+
+
+def test_a_crash_of_a_strangers_command_names_who_brought_it(with_sample: None, capsys: Capture) -> None:
+    """What another distribution's command raises is one line: the command, its distribution, the error, the place."""
+    assert cli_main.run(["sample", "crash"]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvarena: command 'sample' (other 1) crashed: RuntimeError: no luck (")
+    assert f"{Path(__file__).name}:" in line
+
+
+def test_a_command_that_is_left_out_says_why(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A stranger's command is installed and hidden: that is told, not that there is none."""
+    entries = [*OURS, Entry("commands", "sample", "other", "1", f"{__name__}:sample")]
+    hidden = Catalog(entries, autoload=False)
+    monkeypatch.setattr(Catalog, "installed", classmethod(lambda cls: hidden))
+
+    assert cli_main.run(["sample", "done"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvarena: command 'sample' (other 1) is installed, but KVARENA_DISABLE_PLUGIN_AUTOLOAD is")
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    """``python -m kvarena`` is the console script, and ``kvarena.__version__`` what it prints."""
+    command = [sys.executable, "-m", "kvarena", "--version"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert finished.stdout == f"kvarena {kvarena.__version__}\n"
 
 
 def test_a_broken_command_is_named_and_the_others_work(with_sample: None, capsys: Capture) -> None:

@@ -120,6 +120,11 @@ def test_it_says_what_it_wrote_and_what_is_next(tmp_path: Path, capsys: Capture)
         (["layout", "mha"], "a layout 'mha' of kvarena 0.1.0 is installed; choose another name, such as "),
         (["layout", "json"], "a module 'json' is installed; choose another name"),
         (["layout", "kvarena"], "a module 'kvarena' is installed; choose another name"),
+        *(
+            (["layout", name], f"NAME {name!r}: a module called {name!r} would hide what Python, pytest or the system")
+            for name in ("list", "print", "none", "self", "con", "match", "conftest")
+        ),
+        (["layout", "kvarena-x", "--into", "a\0b"], "no file can be called so: "),
         (["layout", "a b"], "NAME 'a b': a distribution's name is letters and digits"),
         (["layout", "kvarena-there"], "is there already; choose another name, or --into another folder"),
         (["layout", "kvarena-x", "--sort", "holes"], "only a policy has one"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvarena.assembly.catalog import KINDS, Catalog, Entry, installed_entries
+from kvarena.assembly.config import PluginsConfig
 from kvarena.plugins.cli.doctor import NO_GPU_SEEN, diagnosis
 from kvarena.plugins.cli.main import run
 from kvarena.terms.errors import ConfigError
@@ -57,9 +58,10 @@ def test_the_table_has_a_line_for_each(capsys: Capture) -> None:
 
 
 def test_one_kind_can_be_asked_for(capsys: Capture) -> None:
-    """``--kind layouts`` leaves the others out; an unknown kind is refused."""
+    """``--kind layouts``, or ``layout``, leaves the others out; an unknown kind is refused."""
     assert {row["kind"] for row in listed(capsys, "--kind", "layouts")} == {"layouts"}
-    assert run(["plugins", "--kind", "layout"]) == 2
+    assert {row["kind"] for row in listed(capsys, "--kind", "layout")} == {"layouts"}
+    assert run(["plugins", "--kind", "layuot"]) == 2
 
 
 def test_every_built_in_can_be_imported(capsys: Capture) -> None:
@@ -148,3 +150,17 @@ def test_a_name_that_two_offer_is_told_from_metadata(capsys: Capture, monkeypatc
 
     assert out.count("twice ") == 2
     assert err.startswith("kvarena plugins: two plugins offer the layout 'twice': one 1 (no_such_module_one) and two 1")
+
+
+def test_as_json_each_says_who_else_offers_its_name(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads JSON need not read stderr for it; one of another kind, or that is left out, is none."""
+    strange = [Entry("layouts", "twice", name, "1", f"no_such_module_{name}:Layout") for name in ("one", "two", "off")]
+    entries = [*installed_entries(), *strange, Entry("policies", "twice", "three", "1", "no_such_module_three:x")]
+    out = PluginsConfig(disable=("off",))
+    monkeypatch.setattr(Catalog, "installed", classmethod(lambda cls, plugins=None: Catalog(entries, out)))
+    rows = {(row["kind"], row["distribution"], row["name"]): row["also_offered_by"] for row in listed(capsys)}
+
+    assert rows["layouts", "one", "twice"] == ["two 1"]
+    assert rows["layouts", "two", "twice"] == ["one 1"]
+    assert rows["policies", "three", "twice"] == []
+    assert rows["layouts", "kvarena", "mha"] == []

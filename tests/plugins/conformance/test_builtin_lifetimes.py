@@ -26,9 +26,9 @@ class TestRows(LifetimeConformance):
 
 @pytest.mark.req("PLG-1")
 class TestSlots(LifetimeConformance):
-    """A slot a request: nothing retires, so there is no floor."""
+    """A slot a request: nothing retires, so there is no floor, and nothing to repeat."""
 
-    declines: ClassVar = ("floor",)
+    declines: ClassVar = ("floor", "repeats")
 
     @pytest.fixture(params=SLOTS)
     def lifetime(self, request: pytest.FixtureRequest) -> Lifetime:

@@ -52,6 +52,7 @@ def outcomes(name: str, into: Path) -> Iterator[tuple[str, str, str, str]]:
         yield case.attrib["classname"].rpartition(".")[2], case.attrib["name"], getattr(found, "tag", "passed"), words
 
 
+@pytest.mark.slow
 @pytest.mark.req("PLG-1")
 @pytest.mark.parametrize("name", FILES)
 def test_each_saboteur_is_caught_by_the_promise_that_it_breaks(name: str, tmp_path: Path) -> None:

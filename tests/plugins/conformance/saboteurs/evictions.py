@@ -71,8 +71,16 @@ class LetsOneGoTwice(RankedVictims):
 class LetsReadersDown(RankedVictims):
     """What was removed still goes."""
 
+    def __init__(self, order: Any) -> None:
+        super().__init__(order)
+        self.read: set[int] = set()
+
     def remove(self, key: int) -> None:
-        """Nothing is removed."""
+        self.read.add(key)
+
+    def add(self, key: int, piece: Piece) -> None:
+        if key not in self.read:
+            super().add(key, piece)
 
 
 class DropsUnused(RankedVictims):
@@ -137,7 +145,7 @@ class Backwards(RankedVictims):
         super().touch(key, self.turned(piece), used=used)
 
     def turned(self, piece: Piece) -> Piece:
-        return piece._replace(used=-piece.used) if self.is_odd and self.seen > self.least else piece
+        return piece._replace(used=type(piece.used)(-piece.used)) if self.is_odd and self.seen > self.least else piece
 
     def pop(self, look: Look) -> int | None:
         return super().pop(None)

@@ -11,6 +11,7 @@ from kvarena.plugins.conformance import LifetimeConformance
 from kvarena.terms.ports import IntArray
 
 NO_FLOOR = ("floor",)
+FEWEST = ("floor", "repeats")
 WIDTH = 4
 
 
@@ -40,6 +41,9 @@ class Rows:
 
     def reaches(self, rows: IntArray) -> IntArray:
         return rows + (WIDTH - 1)
+
+    def repeats(self) -> tuple[int, int]:
+        return WIDTH, 1
 
 
 @attrs.frozen
@@ -110,11 +114,30 @@ class ReachesEarly(Rows):
 
 
 @attrs.frozen
+class RepeatsEarly(Rows):
+    """Blocks of ten rows, of which it says that their needs repeat after each token."""
+
+    floor = reaches = None
+
+    def entries(self, length: int) -> int:
+        return (length - 1) % 10 + 1 if length else 0
+
+    def retained(self, length: int) -> int:
+        return length % 10
+
+    def gone(self, length: int) -> int:
+        return length // 10 * 10
+
+    def repeats(self) -> tuple[int, int]:
+        return 0, 1
+
+
+@attrs.frozen
 class GrowsOld(Rows):
     """The longer it is asked, the less it retires."""
 
     name = "grows-old"
-    floor = reaches = None
+    floor = reaches = repeats = None
     calls: Any = attrs.field(factory=itertools.count, eq=False, repr=False)
 
     def retired(self, start: int, stop: int) -> tuple[range, ...]:
@@ -126,7 +149,7 @@ class Undecided(Rows):
     """Asked often, it answers otherwise every other time."""
 
     name = "undecided"
-    floor = reaches = None
+    floor = reaches = repeats = None
     calls: Any = attrs.field(factory=itertools.count, eq=False, repr=False)
 
     def retired(self, start: int, stop: int) -> tuple[range, ...]:
@@ -147,7 +170,8 @@ TestRetiresEarly = saboteur(LifetimeConformance, "test_keeps_what_is_still_neede
 TestSaysTooFew = saboteur(LifetimeConformance, "test_keeps_no_more_than_it_says", lifetime=SaysTooFew)
 TestLowFloor = saboteur(LifetimeConformance, "test_its_floor_is_where_retired_rows_end", lifetime=LowFloor)
 TestReachesEarly = saboteur(LifetimeConformance, "test_its_reaches_is_the_inverse_of_its_floor", lifetime=ReachesEarly)
+TestRepeatsEarly = saboteur(LifetimeConformance, "test_its_repeats_changes_no_price", NO_FLOOR, lifetime=RepeatsEarly)
 TestGrowsOld = saboteur(
-    LifetimeConformance, "test_a_request_gets_by_with_what_it_is_charged", NO_FLOOR, lifetime=GrowsOld
+    LifetimeConformance, "test_a_request_gets_by_with_what_it_is_charged", FEWEST, lifetime=GrowsOld
 )
-TestUndecided = saboteur(LifetimeConformance, "test_holds_in_the_stress_harness", NO_FLOOR, lifetime=Undecided)
+TestUndecided = saboteur(LifetimeConformance, "test_holds_in_the_stress_harness", FEWEST, lifetime=Undecided)
