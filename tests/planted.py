@@ -97,7 +97,9 @@ def relaxed(patch: Patch, *pairs: tuple[str, str]) -> None:
     table = Clearance(CLEARANCE.actors, CLEARANCE.hazards, cells)
     original = Ledger.__init__
     patch.setattr(
-        Ledger, "__init__", lambda self, device, in_flight=0, clearance=table: original(self, device, in_flight, table)
+        Ledger,
+        "__init__",
+        lambda self, device, in_flight=0, clearance=table, **more: original(self, device, in_flight, table, **more),
     )
 
 

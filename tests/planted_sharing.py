@@ -323,7 +323,7 @@ def chosen_too_much(patch: Patch) -> None:
 @fault("a tree keeps one window page fewer than a landing needs")
 def window_cut_short(patch: Patch) -> None:
     """Whoever starts there lacks a row."""
-    instead(patch, Tail, "_first", lambda original, self, stop: min(original(self, stop) + 1, stop))
+    instead(patch, Tail, "_first_of", lambda original, self, stop: min(original(self, stop) + 1, stop))
 
 
 @fault("a tree says that a page is not there which it has")

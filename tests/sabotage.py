@@ -1,11 +1,9 @@
 """How a saboteur joins the kit: one tiny broken plugin, and the one promise that it breaks."""
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any
 
-import importlib_metadata
 import pytest
 from hypothesis import Phase, settings
 
@@ -16,9 +14,6 @@ if ALONE in os.environ:
     settings.load_profile("sabotage")
 
 from kvarena.plugins.conformance import Conformance  # noqa: E402 - it takes the phases of the profile
-
-# whose a plugin is, is looked up in all that is installed: seconds, for each of the many that fail here
-importlib_metadata.packages_distributions = functools.cache(importlib_metadata.packages_distributions)
 
 HARNESS = "test_holds_in_the_stress_harness"
 WHOLE = frozenset(

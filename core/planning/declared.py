@@ -7,8 +7,6 @@ from kvarena.terms.owners import MISHAPS, misbehaves, raising
 
 CALLS = 3
 """So often a layout is asked; its answers must be equal."""
-FIELD_BYTES_MAX = 1 << 40
-"""No field of one entry has more than 1 TiB."""
 
 _KIND = "layout"
 
@@ -38,9 +36,6 @@ def declared_fields(layout: Layout) -> tuple[Field, ...]:
         if not field.bytes:
             finding = f"field {field.name!r} has the shape {field.shape}, which is no bytes; leave the field out"
             raise misbehaves("layout.zero_shape", _KIND, layout, finding)
-        if field.bytes > FIELD_BYTES_MAX:
-            finding = f"field {field.name!r} of shape {field.shape} has {field.bytes:,} bytes, more than 1 TiB"
-            raise misbehaves("layout.absurd_size", _KIND, layout, finding)
     return first
 
 
